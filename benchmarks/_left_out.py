@@ -106,7 +106,7 @@ def left_out(table: Table) -> Iterator[LeftOut]:
             rest = calibrate.select(table.rows, ~out)
             train = published.joined(rest, table.also) if table.also else rest
             constants = calibrate.fit_constants(
-                train if (~out).any() else table.also or train, most=calibrate.MOST
+                train if (~out).any() else table.also or train, most=published.EFFECTIVE_ROWS
             )
             own = calibrate.select(table.rows, out)
             predicted[out] = step_time.step(own.cases, own.machine, constants).seconds
@@ -124,7 +124,7 @@ def _ranges(left: Array, groups: Names, table: Table) -> tuple[Array, Array]:
         others = left[~out]
         if not len(others):
             assert table.also is not None, "a table of one group is predicted from another"
-            others = calibrate.cross_validate(table.also, most=calibrate.MOST)
+            others = calibrate.cross_validate(table.also, most=published.EFFECTIVE_ROWS)
         ends = np.percentile(others, [5, 95])
         low[out], high[out] = np.exp(-ends[1]), np.exp(-ends[0])
     return low, high

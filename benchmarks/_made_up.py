@@ -9,7 +9,8 @@ import numpy as np
 
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
-from tuning.execution.executor import OfflineExecutor, Ran, build_summary
+from tests.support.studies.offline import OfflineExecutor, build_summary
+from tuning.execution.executor import Ran
 
 _STEPS = 20
 _NOISE = 0.01

@@ -4,7 +4,7 @@
 
 Runs are traced while they train, as ``workbench control ID trace`` does it. HTA reads the files of single ranks, in a
 virtual environment of its own (``build/hta`` unless a Python with HTA is named): it brings a hundred packages. Ours
-comes from the records by ``profilers/trace/lanes.py``. HTA rounds to whole microseconds.
+comes from the records by ``tests/support/profilers/overlap.py``. HTA rounds to whole microseconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from engine.config.run_config import RunConfig, parse
 from engine.run import progress, run_folder
 from engine.session import Session
 from profilers.records.reader import RunRecords
-from profilers.trace.lanes import communication, computation, overlap_fraction
+from tests.support.profilers.overlap import communication, computation, overlap_fraction
 from workbench.home import control, traces
 from workbench.home.resolve import Target
 

@@ -27,8 +27,9 @@ from benchmarks._lab_points import Kept
 from engine.config.run_config import RunConfig
 from engine.run import netns
 from engine.run.outcome import Ending, RunOutcome
+from tests.support.studies.offline import OfflineExecutor, build_summary
 from tuning.analysis.comparison import compare_runs
-from tuning.execution.executor import OfflineExecutor, Ran, build_summary
+from tuning.execution.executor import Ran
 from tuning.predict import target
 from tuning.search.prediction_prior import PredictionPrior
 from tuning.space.points import Point, point_key

@@ -35,11 +35,12 @@ from engine.run import netns
 from engine.run.outcome import Ending
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
+from tests.support.predict.placement import crossing_bytes
 from tuning.predict.placement.cost import Costs
 from tuning.predict.placement.link_traffic import head_layers, volumes_of
 from tuning.predict.placement.links import lab_links
 from tuning.predict.placement.place import LOOPBACK
-from tuning.predict.placement.search import crossing_bytes, crossing_groups
+from tuning.predict.placement.search import crossing_groups
 from tuning.predict.placement.stage_layers import slowest_stage, split_layers
 
 NAME = "placement"

@@ -98,7 +98,7 @@ def vtrain_single() -> Iterator[Split]:
         rest = select(one, test)
         parts.append(
             (
-                predicted(rest, calibrate.fit_constants(select(one, train), most=calibrate.MOST)),
+                predicted(rest, calibrate.fit_constants(select(one, train), most=published.EFFECTIVE_ROWS)),
                 rest.seconds,
             )
         )
@@ -111,7 +111,7 @@ def vtrain_single() -> Iterator[Split]:
 def vtrain_multi() -> Iterator[Split]:
     """Fitted to one node alone, and with ten rows of other model sizes."""
     one, many = (getattr(published, n)(published.FILES[f"vtrain_{n}"]) for n in ("single", "multi"))
-    single = calibrate.fit_constants(one, most=calibrate.MOST)
+    single = calibrate.fit_constants(one, most=published.EFFECTIVE_ROWS)
     sizes, every = np.unique(many.groups), np.arange(len(many.seconds))
     plain = [_plain(many, every[many.groups != s], every[many.groups == s]) for s in sizes]
     weights = [np.mean(many.groups == size) for size in sizes]
@@ -126,7 +126,9 @@ def vtrain_multi() -> Iterator[Split]:
         found.append(
             predicted(
                 rest,
-                calibrate.fit_constants(published.joined(one, select(many, others)), most=calibrate.MOST),
+                calibrate.fit_constants(
+                    published.joined(one, select(many, others)), most=published.EFFECTIVE_ROWS
+                ),
             )
         )
         wanted.append(rest.seconds)
@@ -167,7 +169,7 @@ def fsdp() -> Iterator[Split]:
     """llm-foundry, one kind of device or one model size left out."""
     for by in ("accelerator", "model"):
         every = published.fsdp(published.FILES["llmfoundry"], by)
-        left = calibrate.cross_validate(every, most=calibrate.MOST)
+        left = calibrate.cross_validate(every, most=published.EFFECTIVE_ROWS)
         rows = np.arange(len(left))
         plain = [_plain(every, rows[every.groups != g], rows[every.groups == g]) for g in every.groups]
         found = every.seconds * np.exp(left)
@@ -186,7 +188,7 @@ def held_share() -> Iterator[Split]:
     many = published.multi(published.FILES["vtrain_multi"])
     known = published.recomputation(published.FILES["megatron_2205_table3_table5"])
     for share in (0.74, 0.78, 0.82):
-        constants = calibrate.fit_constants(one, START.put(gemm_share=share), most=calibrate.MOST)
+        constants = calibrate.fit_constants(one, START.put(gemm_share=share), most=published.EFFECTIVE_ROWS)
         for name, other in (("vTrain, 64 to 512", many), ("Megatron 2205", known)):
             found = predicted(other, constants)
             yield Split(name, f"vTrain's 1 node, gemm_share {share}", found, other.seconds)

@@ -61,7 +61,7 @@ def _freedom(name: str) -> str:
 def main() -> None:
     """Print the constants and their error; keep them if asked to."""
     given = table.parser(__doc__).parse_args()
-    found = calibrate.calibrate(measured(), most=calibrate.MOST)
+    found = calibrate.calibrate(measured(), most=published.EFFECTIVE_ROWS)
     span = f"{np.exp(-found.high) - 1:+.0%} to {np.exp(-found.low) - 1:+.0%}"
     title = f"Shipped constants: {found.trials:,} rows; 90 % of a table never seen within {span}"
     table.show("shipped_constants", title, HEADER, rows(found), given.save)

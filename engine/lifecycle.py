@@ -84,10 +84,10 @@ def _pipeline(config: RunConfig) -> Pipeline | None:
 
         def idle_of_paths(micro_batches: int, forward: float, backward: float) -> float:
             """The mean over ranks. Work is told by stage and micro-batch, as if none left out a stage."""
-            made = plan(kind, ranks, chunks, micro_batches, skips)
-            more = 1 / (sum(made.trained_shares) / made.stages)
+            schedule_plan = plan(kind, ranks, chunks, micro_batches, skips)
+            more = 1 / (sum(schedule_plan.trained_shares) / schedule_plan.stages)
             costs = Costs(forward * more, backward * more)
-            timeline = simulate(made, costs, relative_sizes(made, skips.layers))
+            timeline = simulate(schedule_plan, costs, relative_sizes(schedule_plan, skips.layers))
             return timeline.bubble_fraction * timeline.seconds
 
         return Pipeline(kind, chunks, micro_batches, config.batch.micro_batch, idle_of_paths, _SIMULATION)
@@ -101,9 +101,11 @@ def _pipeline(config: RunConfig) -> Pipeline | None:
         with contextlib.suppress(NoFormError):
             if registers is None:
                 return idle_seconds(kind, ranks, chunks, micro_batches, costs)
-        made = plan(kind, ranks, chunks, micro_batches)
-        enough = None if registers is None else max(registers, fewest(made))  # asked of other numbers, too
-        return simulate(made, costs, registers=enough).seconds - busy_seconds(
+        schedule_plan = plan(kind, ranks, chunks, micro_batches)
+        enough = (
+            None if registers is None else max(registers, fewest(schedule_plan))
+        )  # asked of other numbers, too
+        return simulate(schedule_plan, costs, registers=enough).seconds - busy_seconds(
             kind, chunks, micro_batches, costs
         )
 
@@ -164,13 +166,13 @@ def note_start(
 
 def note_job_start(folder: Path) -> None:
     """The same of a job that is not ours, whose ranks are not known yet."""
-    found = store.reference(folder.parent, fingerprint.this_machine(None))
-    run_folder.update_status(folder, owner=me(), started_unix=time.time(), layout={}, **found)
+    reference = store.reference(folder.parent, fingerprint.this_machine(None))
+    run_folder.update_status(folder, owner=me(), started_unix=time.time(), layout={}, **reference)
 
 
-def network_of(asked: Lab) -> str | None:
+def network_of(lab: Lab) -> str | None:
     """A lab in words; None where ranks talk over this host's own links."""
-    shape = shape_of(asked)
+    shape = shape_of(lab)
     return None if shape is None else f"a lab of {shape}"
 
 
@@ -335,25 +337,27 @@ def _partial_products(config: RunConfig) -> PartialProductsRow | None:
     if key is None or config.trainer or not is_decoder(config.model):
         return None
     parts = parts_of(config, plan_of(config))
-    whole, kept = (
-        [stage.device + stage.host + remembered_bytes(one, part)
-         for part in parts for stage in [stage_activations(one, part)]]
-        for one in (config.with_values({key: 1.0}), config)
+    whole, kept_bytes = (
+        [stage.device + stage.host + remembered_bytes(variant, part)
+         for part in parts for stage in [stage_activations(variant, part)]]
+        for variant in (config.with_values({key: 1.0}), config)
     )  # fmt: skip
     place = whole.index(max(whole))
-    return PartialProductsRow(key, shares[key], kept[place], whole[place])
+    return PartialProductsRow(key, shares[key], kept_bytes[place], whole[place])
 
 
 def _with_registers(row: PipelineRow, records: RunRecords) -> PipelineRow:
     """With what ranks told of the registers between their stages, if there is a bound."""
-    told = [one.data for rank in records.ranks() for one in records.events(rank) if one.kind == REGISTERS]
-    if not told:
+    reports = [
+        event.data for rank in records.ranks() for event in records.events(rank) if event.kind == REGISTERS
+    ]
+    if not reports:
         return row
     return replace(
         row,
-        registers=told[0]["registers"],
-        most_held=max(one["most_held"] for one in told),
-        register_seconds=fmean(one["seconds"] for one in told),
+        registers=reports[0]["registers"],
+        most_held=max(report["most_held"] for report in reports),
+        register_seconds=fmean(report["seconds"] for report in reports),
     )
 
 
@@ -394,8 +398,8 @@ def _work(config: RunConfig, records: RunRecords) -> _Work:
     if work is None:
         return _Work(tokens)
     if config.data.documents == "whole":
-        known = TrainedModel(flops_reason=_OWN_LENGTHS, shared_parameters=flops.shared_parameters(work))
-        return _Work(None, model=known, parameters=flops.parameters(work))
+        trained = TrainedModel(flops_reason=_OWN_LENGTHS, shared_parameters=flops.shared_parameters(work))
+        return _Work(None, model=trained, parameters=flops.parameters(work))
     return _Work(
         tokens,
         model=TrainedModel(shared_parameters=flops.shared_parameters(work)),
@@ -409,10 +413,10 @@ def _work_told(config: RunConfig, records: RunRecords) -> _Work:
     """Recomputed work was not counted: hardware FLOPs are known where there is none. Nor was any beside a frozen
     model.
     """
-    told = [event for rank in records.ranks() for event in records.events(rank) if event.kind == "workload"]
-    if not told:
+    events = [event for rank in records.ranks() for event in records.events(rank) if event.kind == "workload"]
+    if not events:
         return _Work(config.batch.global_batch, TrainedModel(config.model.workload))
-    facts, batch = WorkloadFacts(**told[-1].data), config.batch.global_batch
+    facts, batch = WorkloadFacts(**events[-1].data), config.batch.global_batch
     if config.train.adapt != "none":
         facts = replace(facts, flops=None, flops_reason="beside a frozen model FLOPs are not counted")
     model = None if facts.flops is None else facts.flops * batch
@@ -471,8 +475,8 @@ def _expected_bubble(config: RunConfig, seconds: Mapping[str, float]) -> tuple[f
         weight=seconds.get(Work.WEIGHT, 0.0),
     )
     if skips := skips_of(config):
-        made = plan_of(config)
-        timeline = simulate(made, costs, relative_sizes(made, skips.layers))
+        schedule_plan = plan_of(config)
+        timeline = simulate(schedule_plan, costs, relative_sizes(schedule_plan, skips.layers))
         return timeline.bubble_fraction, "simulation of its lists"
     kind, ranks, chunks = config.schedule.kind, config.parallel.pp, config.schedule.chunks
     micro_batches = accumulation(config)

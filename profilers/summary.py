@@ -53,16 +53,16 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
     steps = join_steps({rank: records.table(rank, "step") for rank in records.ranks()})
     changes = change_rows(records)
     since = facts.since if facts.since is not None else last_change(changes)
-    told = settled = steps.select_range(since, None)
+    written = settled = steps.select_range(since, None)
     if facts.settling is not None:
-        settled = told.exclude_first(facts.settling)
+        settled = written.exclude_first(facts.settling)
     rounds = whole_rounds(settled.select_measured(), facts.round_steps)
     measured = rounds.steps if len(rounds.seconds) else settled.select_measured()
     detailed = measured.select_detailed()
     tokens = _step_tokens(facts, measured if len(measured.steps) else steps)
     used = gpus_of_ranks(records)
     memory = memory_rows(records, since or 0)
-    known: dict[str, Any] = {
+    fields: dict[str, Any] = {
         **_of_facts(facts),
         "tokens_per_step": None if tokens is None else round(tokens),
         "first_step": int(steps.steps[0]) if len(steps.steps) else 0,
@@ -84,29 +84,29 @@ def summarize(records: RunRecords, facts: RunFacts) -> RunSummary:
         **_whole_run(records, steps, facts),
     }
     if len(measured.steps):
-        known |= _speed(rounds, measured, facts, tokens) | _energy(measured, records, used)
+        fields |= _speed(rounds, measured, facts, tokens) | _energy(measured, records, used)
         # Ranks read counters where they begin.
-        counted = measured if settled is told else told.select_measured()
-        known |= _in_detail(measured, detailed, counted, records, facts, used)
+        counted = measured if settled is written else written.select_measured()
+        fields |= _in_detail(measured, detailed, counted, records, facts, used)
     else:
         reasons = ("tokens_per_second_reason", "mfu_reason", "wire_bytes_reason", "joules_reason")
-        known |= dict.fromkeys(reasons, "no measured step")
+        fields |= dict.fromkeys(reasons, "no measured step")
     span = measured.span if len(measured.steps) else None
-    known |= gpus_of(records, used, span)
-    known["memory"] = add_outside_bytes(memory, known["gpus"])
-    known |= {"hosts": host_rows(records, span), "interfaces": interface_rows(records, span)}
-    known["notes"] = [*known["notes"], *gpu_notes(records)]
-    if known["gpus"] and used.reason:
-        known["notes"] = [*known["notes"], f"{used.reason}; verdicts about GPUs leave it out"]
-    return RunSummary(**known)
+    fields |= gpus_of(records, used, span)
+    fields["memory"] = add_outside_bytes(memory, fields["gpus"])
+    fields |= {"hosts": host_rows(records, span), "interfaces": interface_rows(records, span)}
+    fields["notes"] = [*fields["notes"], *gpu_notes(records)]
+    if fields["gpus"] and used.reason:
+        fields["notes"] = [*fields["notes"], f"{used.reason}; verdicts about GPUs leave it out"]
+    return RunSummary(**fields)
 
 
 def _step_tokens(facts: RunFacts, steps: JoinedSteps) -> float | None:
     """Tokens of a step; where only ranks know them, their mean over the steps that a rate is of."""
-    told = _told_tokens(facts, steps)
-    if facts.tokens_per_step is not None or told is None:
+    counts = _told_tokens(facts, steps)
+    if facts.tokens_per_step is not None or counts is None:
         return facts.tokens_per_step
-    return told / len(steps.steps)
+    return counts / len(steps.steps)
 
 
 def _told_tokens(facts: RunFacts, steps: JoinedSteps) -> float | None:
@@ -193,8 +193,8 @@ def _whole_run(records: RunRecords, steps: JoinedSteps, facts: RunFacts) -> dict
         return {}
     begin, end = steps.span
     seconds = max([end, *times]) - min([begin, *times])
-    told = _told_tokens(facts, steps)
-    tokens = _times(facts.tokens_per_step, len(steps.steps)) if told is None else told
+    tokens_by_step = _told_tokens(facts, steps)
+    tokens = _times(facts.tokens_per_step, len(steps.steps)) if tokens_by_step is None else tokens_by_step
     return {"wall_seconds": seconds, "tokens_per_wall_second": _rate(tokens, seconds)}
 
 
@@ -209,16 +209,16 @@ def _rate(amount: float | None, seconds: float | None) -> float | None:
 def _utilization(seconds: float | None, facts: RunFacts) -> dict[str, Any]:
     """MFU as PaLM defines it (arXiv 2204.02311, appendix B), and HFU (arXiv 2205.05198), which counts recomputation."""
     model = _rate(facts.model_flops_per_step, seconds)
-    found: dict[str, Any] = {"model_flops_per_second": model}
+    shares: dict[str, Any] = {"model_flops_per_second": model}
     peak = facts.peak_flops_per_second
     if model is None:
         why = facts.model.flops_reason if seconds else "no whole round was measured"
-        return found | {"mfu_reason": why}
+        return shares | {"mfu_reason": why}
     if not peak:
-        return found | {"mfu_reason": f"the peak of this device is not known: {facts.peak_source}"}
+        return shares | {"mfu_reason": f"the peak of this device is not known: {facts.peak_source}"}
     over = f"over {facts.world_size} x {peak:.4g} FLOP/s ({facts.peak_source})"
     hardware = _rate(facts.hardware_flops_per_step, seconds)
-    return found | {
+    return shares | {
         "mfu": model / (peak * facts.world_size),
         "mfu_reason": f"model FLOPs without recomputation {over}",
         "hfu": None if hardware is None else hardware / (peak * facts.world_size),
@@ -228,12 +228,12 @@ def _utilization(seconds: float | None, facts: RunFacts) -> dict[str, Any]:
 def _energy(measured: JoinedSteps, records: RunRecords, used: RankGpus) -> dict[str, Any]:
     """Of the measured steps alone: what evaluation and checkpoints between them take is left out."""
     parts = stretches(measured)
-    told = [joules_of_ranks(records, used, part.begin, part.end) for part in parts]
-    joules = [energy for energy, _ in told if energy is not None]
+    joules_by_part = [joules_of_ranks(records, used, part.begin, part.end) for part in parts]
+    joules = [energy for energy, _ in joules_by_part if energy is not None]
     whole = sum(joules) if len(joules) == len(parts) else None
     return {
         "joules_per_step": _rate(whole, len(measured.steps)),
-        "joules_reason": next((reason for _, reason in told if reason), None),
+        "joules_reason": next((reason for _, reason in joules_by_part if reason), None),
     }
 
 
@@ -300,14 +300,14 @@ def _verdicts(findings: list[Verdict], thresholds: Thresholds) -> dict[str, list
 
 def _held_out(records: RunRecords, steps: JoinedSteps) -> dict[str, float | None]:
     """What all ranks told last of held-out samples, but not what was so before the first step of a run that trained."""
-    known = {"loss": "validation_loss", "partial_loss": "partial_loss", "metric": "validation_metric"}
+    names = {"loss": "validation_loss", "partial_loss": "partial_loss", "metric": "validation_metric"}
     first = int(steps.steps[0]) if len(steps.steps) else -1
-    found = dict[str, float | None]()
-    for what, name in known.items():
-        told = losses_before_steps(records, sys.maxsize, what)
-        last = max(told, default=first)
-        found[name] = told[last] if last > first else None
-    return found
+    losses = dict[str, float | None]()
+    for field, name in names.items():
+        by_step = losses_before_steps(records, sys.maxsize, field)
+        last = max(by_step, default=first)
+        losses[name] = by_step[last] if last > first else None
+    return losses
 
 
 def _dropped_records(records: RunRecords) -> int:

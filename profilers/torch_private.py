@@ -79,7 +79,7 @@ def fsdp_groups(module: Any) -> list[Any]:
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
     if groups is None:
-        groups = [one for one in (state._fsdp_param_group,) if one is not None]
+        groups = [group for group in (state._fsdp_param_group,) if group is not None]
     return list(groups)
 
 
@@ -95,8 +95,8 @@ def whole_shape(parameter: Any) -> tuple[int, ...]:
 
 def allocator_snapshot(device: torch.device | None = None) -> dict[str, Any]:
     """What the GPU allocator holds, and its settings."""
-    found: dict[str, Any] = torch.cuda.memory._snapshot(device)
-    return found
+    snapshot: dict[str, Any] = torch.cuda.memory._snapshot(device)
+    return snapshot
 
 
 def record_allocations(most: int | None) -> None:
@@ -147,8 +147,8 @@ def flight_dumps(of_nccl: bool) -> list[bytes]:
 
     recorders: Any = _distributed_c10d
     nccl = getattr(recorders, "_dump_nccl_trace_json", None) if of_nccl else None
-    made = [dump() for dump in (nccl, recorders._dump_fr_trace_json) if dump is not None]
-    return [one.encode() if isinstance(one, str) else one for one in made]
+    dumps = [dump() for dump in (nccl, recorders._dump_fr_trace_json) if dump is not None]
+    return [dump.encode() if isinstance(dump, str) else dump for dump in dumps]
 
 
 def fake_tensors() -> Any:

@@ -10,11 +10,29 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
+from engine.config.errors import InputError
+from tuning.predict.cluster.csv_table import Sheet
 from tuning.predict.model.cases import Cases
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
+GIBI = 2.0**30
+
+
+def decode_column(sheet: Sheet, name: str, meanings: Mapping[str, str] | Mapping[str, int]) -> NDArray[Any]:
+    """A column of words, each as what it means.
+
+    Raises:
+        InputError: a word has no meaning here.
+    """
+    words = [str(word) for word in sheet.texts(name)]
+    for number, word in enumerate(words, 1):
+        if word not in meanings:
+            cell = f"{sheet.path.name}: row {number}, column {name}"
+            raise InputError(cell, word, f"give one of {', '.join(meanings)}")
+    return np.array([meanings[word] for word in words])
 
 
 def take(columns: Mapping[str, NDArray[Any]], rows: NDArray[Any]) -> Columns:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.published import playbook
-from benchmarks.published.columns import Columns
+from benchmarks.published.columns import Columns, decode_column
 from tuning.predict.cluster.csv_table import DATA, read
 
 RUNS = DATA / "llmfoundry.csv"
@@ -48,13 +48,13 @@ def runs(path: Path = RUNS) -> Columns:
     columns: Columns = {"model": models, "section": sheet.texts("section")}
     columns |= playbook.shape_columns("llm-foundry", models, sequence)
     columns |= {name: np.full(len(sheet), value) for name, value in _SETTINGS.items()}
-    columns["accelerator"] = sheet.decode_column("GPU", _ACCELERATORS)
-    columns["format"] = sheet.decode_column(
-        "Precision", {"amp_bf16": "bf16", "bf16": "bf16", "amp_fp8": "fp8"}
+    columns["accelerator"] = decode_column(sheet, "GPU", _ACCELERATORS)
+    columns["format"] = decode_column(
+        sheet, "Precision", {"amp_bf16": "bf16", "bf16": "bf16", "amp_fp8": "fp8"}
     )
-    columns["zero_stage"] = sheet.decode_column("Sharding Strategy", _ZERO_STAGES)
-    columns["recompute"] = sheet.decode_column("Activation Checkpointing", {"True": 2, "False": 0})
-    columns["reduce_bytes"] = sheet.decode_column("MP Mode", {"PURE": 2, "DEFAULT": 4})
+    columns["zero_stage"] = decode_column(sheet, "Sharding Strategy", _ZERO_STAGES)
+    columns["recompute"] = decode_column(sheet, "Activation Checkpointing", {"True": 2, "False": 0})
+    columns["reduce_bytes"] = decode_column(sheet, "MP Mode", {"PURE": 2, "DEFAULT": 4})
     columns["gradient_bytes"] = np.full(len(sheet), 4)
     columns["devices"] = columns["dp"] = sheet.whole("# GPUs")
     columns["micro_batch"] = sheet.whole("MicroBatchSize")

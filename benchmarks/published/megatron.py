@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.published.columns import Columns
-from tuning.predict.cluster.csv_table import GIBI, Sheet, read
+from benchmarks.published.columns import GIBI, Columns, decode_column
+from tuning.predict.cluster.csv_table import Sheet, read
 
 _SETTINGS = {
     "vocabulary": 51200,
@@ -87,7 +87,7 @@ def readme(path: Path) -> Columns:
     """
     sheet = read(path)
     columns = _gpt(sheet) | {"table": sheet.texts("table"), "model": sheet.texts("model")}
-    columns["accelerator"] = sheet.decode_column("gpu", {"A100-80GB": "a100-80gb", "H100": "h100-sxm"})
+    columns["accelerator"] = decode_column(sheet, "gpu", {"A100-80GB": "a100-80gb", "H100": "h100-sxm"})
     columns |= {name: sheet.numbers(name) for name in ("heads", "tp", "pp")}
     columns["model_parallel"] = sheet.whole("model_parallel")
     columns["sequence"] = np.where(columns["accelerator"] == "h100-sxm", 4096, 2048)

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.published.columns import Columns, take
+from benchmarks.published.columns import GIBI, Columns, take
 from engine.config.errors import InputError
-from tuning.predict.cluster.csv_table import DATA, GIBI, GIGA, Sheet, read
+from tuning.predict.cluster.csv_table import DATA, GIGA, Sheet, read
 
 #: What a family's models have in common with none of another's.
 _FIGURES = (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.published.columns import Columns
+from benchmarks.published.columns import Columns, decode_column
 from tuning.predict.cluster.csv_table import DATA, GIGA, Sheet, read
 
 SINGLE = DATA / "vtrain_single.csv"
@@ -78,7 +78,7 @@ def all_reduces(path: Path = ALL_REDUCES) -> Columns:
     """``seconds`` of all-reduces of ``bytes`` among ``ranks`` of one node; bandwidths count 2 (n - 1) / n of it."""
     sheet = read(path)
     return {
-        "accelerator": sheet.decode_column("gpu", {"a100": "a100-80gb", "v100": "v100-32gb"}),
+        "accelerator": decode_column(sheet, "gpu", {"a100": "a100-80gb", "v100": "v100-32gb"}),
         "ranks": sheet.whole("n_gpus"),
         "bytes": sheet.numbers("size_mib", 2.0**20),
         "seconds": sheet.numbers("time_us", 1e-6),

@@ -31,7 +31,7 @@ class Backbone:
         self._trained = 0
         for model in models:
             self._frozen |= model.frozen_parameters()
-            self._trained += sum(one.numel() for one in model.trained_parameters().values())
+            self._trained += sum(parameter.numel() for parameter in model.trained_parameters().values())
         self._source: Path | None = None
         self._digest = ""
 
@@ -69,7 +69,7 @@ class Backbone:
         if rank.rank == 0:
             train = rank.config.train
             about = {"method": train.adapt, "rank": train.adapt_rank, "source": str(self._source)}
-            frozen = sum(one.numel() for one in self._frozen.values())
+            frozen = sum(tensor.numel() for tensor in self._frozen.values())
             share = self._trained / (self._trained + frozen)
             sizes = {"side_parameters": self._trained, "frozen_parameters": frozen, "share": share}
             hashes = {"sha256": self._digest, "sha256_at_end": now, "kept": now == self._digest}
@@ -79,14 +79,15 @@ class Backbone:
 
     def _state(self) -> State:
         return {
-            f"model.{name}": Part(extent(one), one.detach().view(-1)) for name, one in self._frozen.items()
+            f"model.{name}": Part(extent(tensor), tensor.detach().view(-1))
+            for name, tensor in self._frozen.items()
         }
 
 
 def digest(named: Mapping[str, nn.Parameter]) -> str:
     """SHA-256 of parameters: of names, types, sizes and values, in the order of names."""
-    found = hashlib.sha256()
-    for name, one in sorted(named.items()):
-        found.update(f"{name} {one.dtype} {tuple(one.shape)}".encode())
-        found.update(one.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-    return found.hexdigest()
+    checksum = hashlib.sha256()
+    for name, tensor in sorted(named.items()):
+        checksum.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        checksum.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return checksum.hexdigest()

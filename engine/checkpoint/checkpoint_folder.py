@@ -179,9 +179,9 @@ def sweep(run: Path) -> None:
 @contextlib.contextmanager
 def _locked_if_possible(run: Path, how: int) -> Iterator[None]:
     """As below, where the file system has locks and the run has checkpoints."""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            held.enter_context(_hold_lock(run, how))
+            stack.enter_context(_hold_lock(run, how))
         yield
 
 

@@ -91,8 +91,8 @@ class Checkpoints:
         if has_memory:
             self._optimizer.mark_loaded()
         self._saved_step = step = point.manifest.step
-        taken = point.manifest.sequences
-        rank.sequences = sequences(rank.config, 0, step) if taken is None else taken
+        stored_sequences = point.manifest.sequences
+        rank.sequences = sequences(rank.config, 0, step) if stored_sequences is None else stored_sequences
         if rank.config.data.tasks:  # of a batch each has its place
             rank.sequences = -(-rank.sequences // (batch := rank.config.batch.global_batch)) * batch
         self.first_batch = first_batch(rank.config, point)
@@ -191,10 +191,17 @@ class Checkpoints:
 
     def _manifest(self, step: int) -> checkpoint_folder.Manifest:
         config, plan = self._rank.config, self._rank.plan
-        held = {} if plan == NO_PLAN else asdict(plan)
-        taken, batch = self.sequences_and_batch(step) if grows(config) else (None, None)
+        compression_plan = {} if plan == NO_PLAN else asdict(plan)
+        sequences, batch = self.sequences_and_batch(step) if grows(config) else (None, None)
         return Manifest(
-            step, identity(config.model), config.flat(), {}, held, taken, self.backbone.description, batch
+            step,
+            identity(config.model),
+            config.flat(),
+            {},
+            compression_plan,
+            sequences,
+            self.backbone.description,
+            batch,
         )
 
     def _wait(self, seconds: float | None) -> None:

@@ -75,7 +75,7 @@ class _PublishingWriter(FileSystemWriter):
     def finish(self, metadata: Any, results: list[list[Any]]) -> None:
         """On the first rank, when all have written."""
         super().finish(metadata, [written for *written, _ in results])
-        sums = {name: value for *_, found in results for name, value in found.items()}
+        sums = {name: value for *_, storage_sums in results for name, value in storage_sums.items()}
         self.published = publish(self._run, self._manifest, sums, self._keep, self._protect)
 
 
@@ -115,8 +115,8 @@ def load(state: State, point: ResumePoint, group: Group) -> bool:
             factors = {name for name in memories if FACTOR in name}
             fits = memories - factors <= stored.keys()
             anew = {name for name in factors if not _is_alike(state[name], stored.get(name))}
-            left = anew if fits else memories
-            wanted = {name: value for name, value in state.items() if name not in left}
+            unsupported = anew if fits else memories
+            wanted = {name: value for name, value in state.items() if name not in unsupported}
             dcp.load(wanted, storage_reader=reader, planner=_LoadPlanner(), process_group=group)
         except CheckpointException as error:
             raise CheckpointError(f"{folder} cannot be read: {_reason(error)}") from error

@@ -157,11 +157,11 @@ def first_batch(config: RunConfig, point: ResumePoint) -> int | None:
 
 
 def _check_model(config: RunConfig, point: ResumePoint) -> None:
-    here, there = identity(config.model), point.manifest.model
+    asked_model, saved_model = identity(config.model), point.manifest.model
     wrong = [
-        f"model.{key} is {there.get(key)} there and {here.get(key)} here"
-        for key in dict.fromkeys([*here, *there])
-        if here.get(key) != there.get(key)
+        f"model.{key} is {saved_model.get(key)} there and {asked_model.get(key)} here"
+        for key in dict.fromkeys([*asked_model, *saved_model])
+        if asked_model.get(key) != saved_model.get(key)
     ]
     if wrong:
         remedy = f"holds another model: {', '.join(wrong)}; take its model section"
@@ -177,8 +177,8 @@ def _check_adapted(config: RunConfig, point: ResumePoint) -> None:
     if not point.manifest.backbone:
         return
     keys = (*_BESIDE, "data.sequence_length") if point.manifest.config["train.adapt"] == "losa" else _BESIDE
-    there, here = point.manifest.config, config.flat()
-    if wrong := [f"{key}={there[key]}" for key in keys if there[key] != here[key]]:
+    saved, wanted = point.manifest.config, config.flat()
+    if wrong := [f"{key}={saved[key]}" for key in keys if saved[key] != wanted[key]]:
         remedy = f"holds what was trained beside a frozen model; set {' '.join(wrong)}"
         raise InputError(
             _FIELD, str(point.folder), f"{remedy}, or resume from {point.manifest.backbone['folder']}"
@@ -188,23 +188,23 @@ def _check_adapted(config: RunConfig, point: ResumePoint) -> None:
 
 def _check_optimizer(config: RunConfig, point: ResumePoint) -> None:
     """What one optimizer carries from step to step is nothing to another one."""
-    there = {"train.optimizer": "adamw"} | point.manifest.config
-    here = config.train
-    if there["train.optimizer"] != here.optimizer:
-        remedy = f"{point.folder} was saved with {there['train.optimizer']}; take that, or train from the beginning"
-        raise InputError("train.optimizer", here.optimizer, remedy)
-    sums = OPTIMIZERS[here.optimizer].averages(here)
-    if sums < 2 and bool(there.get("train.momentum", 0)) != bool(sums):
-        remedy = f"{point.folder} was saved with {there['train.momentum']}: only one of the two keeps a sum"
-        raise InputError("train.momentum", here.momentum, remedy)
+    saved = {"train.optimizer": "adamw"} | point.manifest.config
+    wanted = config.train
+    if saved["train.optimizer"] != wanted.optimizer:
+        remedy = f"{point.folder} was saved with {saved['train.optimizer']}; take that, or train from the beginning"
+        raise InputError("train.optimizer", wanted.optimizer, remedy)
+    sums = OPTIMIZERS[wanted.optimizer].averages(wanted)
+    if sums < 2 and bool(saved.get("train.momentum", 0)) != bool(sums):
+        remedy = f"{point.folder} was saved with {saved['train.momentum']}: only one of the two keeps a sum"
+        raise InputError("train.momentum", wanted.momentum, remedy)
 
 
 def _check_outer(config: RunConfig, point: ResumePoint) -> None:
     """Replicas differ between their meetings, so each one has to be there again, cut as it was."""
     if not point.has_outer:
         return
-    there, here = point.manifest.config, config.flat()
-    wrong = {key: there[key] for key in _SAME_WITHIN_A_ROUND if there.get(key, here[key]) != here[key]}
+    saved, wanted = point.manifest.config, config.flat()
+    wrong = {key: saved[key] for key in _SAME_WITHIN_A_ROUND if saved.get(key, wanted[key]) != wanted[key]}
     if wrong:
         settings = " ".join(f"{key}={value}" for key, value in wrong.items())
         raise InputError(

@@ -58,8 +58,8 @@ def _boxes_of_range(
     if start < head:
         yield from _boxes_in_row(sizes, start, head)
     if head < tail:
-        rest = sizes[1:]
-        yield (head // row, *(0 for _ in rest)), ((tail - head) // row, *rest)
+        inner_sizes = sizes[1:]
+        yield (head // row, *(0 for _ in inner_sizes)), ((tail - head) // row, *inner_sizes)
     if max(head, tail) < stop:
         yield from _boxes_in_row(sizes, max(head, tail), stop)
 

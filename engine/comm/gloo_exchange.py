@@ -35,8 +35,10 @@ class Messages:
 
     __slots__ = ("_call", "_kept", "_works")
 
-    def __init__(self, works: list[Any], kept: tuple[Tensor, Tensor], call: IssuedCall | None = None) -> None:
-        self._works, self._kept, self._call = works, kept, call
+    def __init__(
+        self, works: list[Any], buffers: tuple[Tensor, Tensor], call: IssuedCall | None = None
+    ) -> None:
+        self._works, self._kept, self._call = works, buffers, call
 
     @waits_here
     def wait(self) -> None:

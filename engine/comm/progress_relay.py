@@ -70,11 +70,11 @@ class RelayedProgress(Progress):
         self._tell({"over": True})
         super().close()
 
-    def _tell(self, what: dict[str, Any]) -> bool:
+    def _tell(self, message: dict[str, Any]) -> bool:
         key = f"told/{self._told + 1}"
         try:
             if not self._broken:
-                self._store.set(key, json.dumps(what))
+                self._store.set(key, json.dumps(message))
                 self._broken = not self._store.check(
                     [key]
                 )  # to set alone does not notice a store that is gone
@@ -109,10 +109,10 @@ class Follower:
             began = time.monotonic()
             try:
                 self._store.wait([f"told/{number}"], _LOOK)
-                what = json.loads(self._store.get(f"told/{number}"))
-                if "over" in what:
+                message = json.loads(self._store.get(f"told/{number}"))
+                if "over" in message:
                     return
-                self._write(what)
+                self._write(message)
                 if self._store.add(f"heard/{number}", 1) == self._followers:
                     self._store.set(f"heard by all/{number}", "")
                 number += 1
@@ -120,12 +120,12 @@ class Follower:
                 if time.monotonic() - began < _LOOK.total_seconds() / 2:
                     return  # no time-out: the store is gone
 
-    def _write(self, what: dict[str, Any]) -> None:
-        if "end" in what:
-            self._progress.announce_end(End(*what["end"]))
+    def _write(self, message: dict[str, Any]) -> None:
+        if "end" in message:
+            self._progress.announce_end(End(*message["end"]))
             return
-        document = what["document"]
-        if document is not None and commands.read(self._folder, what["order"]) is None:
+        document = message["document"]
+        if document is not None and commands.read(self._folder, message["order"]) is None:
             with contextlib.suppress(OSError):
                 commands.write(self._folder, Order(**document))
-        self._progress.announce_order(what["order"], what["step"])
+        self._progress.announce_order(message["order"], message["step"])

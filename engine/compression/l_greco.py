@@ -85,8 +85,10 @@ def _fronts(layers: Sequence[Layer], budget: float, buckets: int) -> list[_Front
         fits = np.flatnonzero(errors <= budget)
         if len(fits) > buckets:
             fits = _fewest_of_bucket(fits, errors, sizes, budget, buckets)
-        kept = _pareto_states(fits, errors, sizes)
-        fronts.append(_Front(errors[kept], sizes[kept], kept // count, kept % count))
+        undominated = _pareto_states(fits, errors, sizes)
+        fronts.append(
+            _Front(errors[undominated], sizes[undominated], undominated // count, undominated % count)
+        )
     return fronts
 
 
@@ -110,8 +112,8 @@ def _pareto_states(states: Integers, errors: Floats, sizes: Floats) -> Integers:
     if not len(ordered):
         return ordered
     fewest = np.minimum.accumulate(sizes[ordered])
-    kept: Integers = ordered[np.append(True, sizes[ordered][1:] < fewest[:-1])]
-    return kept
+    undominated: Integers = ordered[np.append(True, sizes[ordered][1:] < fewest[:-1])]
+    return undominated
 
 
 def _walk_back(fronts: Sequence[_Front]) -> tuple[int, ...] | None:
@@ -127,8 +129,8 @@ def _walk_back(fronts: Sequence[_Front]) -> tuple[int, ...] | None:
 
 def _errors(layers: Sequence[Layer], picked: Sequence[int]) -> float:
     """Summed in the order in which fronts do it, to the same bit."""
-    return float(sum(layer.errors[one] for layer, one in zip(layers, picked, strict=True)))
+    return float(sum(layer.errors[candidate] for layer, candidate in zip(layers, picked, strict=True)))
 
 
 def _bytes(layers: Sequence[Layer], picked: Sequence[int]) -> float:
-    return float(sum(layer.bytes[one] for layer, one in zip(layers, picked, strict=True)))
+    return float(sum(layer.bytes[candidate] for layer, candidate in zip(layers, picked, strict=True)))

@@ -39,8 +39,8 @@ def share_of(
     """A rank's row, so that the sum over all ranks is the mean over those with copies and the sum over the parts that
     other ranks hold.
     """
-    told = {"squares": squares, "bytes": sizes, "gradient": [energy, magnitude]}
-    return {key: [float(one) / copies for one in values] for key, values in told.items()}
+    measures = {"squares": squares, "bytes": sizes, "gradient": [energy, magnitude]}
+    return {key: [float(value) / copies for value in values] for key, values in measures.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,39 +57,45 @@ class Candidates:
 
 
 def choose_values(
-    told: Sequence[dict[str, Row]], settings: Settings, alpha: float, budget: str
+    tables: Sequence[dict[str, Row]], settings: Settings, alpha: float, budget: str
 ) -> dict[str, Any]:
     """The value of each layer; the sum of errors, and their effect, the mean share that is lost where layers count by
     their weights, both beside those of the one value; and the budget: of the effect for the loss, or of the error.
     """
-    table, values = table_of(told), candidates(settings)
-    columns = {"error": [one.errors for one in table.values()], "effect": effects_of(list(table.values()))}
-    sizes, default = [one.bytes for one in table.values()], values.index(settings.value)
+    table, values = table_of(tables), candidates(settings)
+    columns = {
+        "error": [candidates.errors for candidates in table.values()],
+        "effect": effects_of(list(table.values())),
+    }
+    sizes, default = [candidates.bytes for candidates in table.values()], values.index(settings.value)
     usual, keeps_loss = (default,) * len(sizes), budget == "loss"
     counted = columns["effect" if keeps_loss else "error"]
-    layers = [Layer(one, size, default) for one, size in zip(counted, sizes, strict=True)]
+    layers = [Layer(errors, size, default) for errors, size in zip(counted, sizes, strict=True)]
     choice = choose(layers, alpha * _MARGIN if keeps_loss else alpha)
-    picked, kept = choice.candidates, choice.kept_default
+    picked, keeps_default = choice.candidates, choice.kept_default
     if keeps_loss and alpha >= 1 and choice.bytes > (1 - _LEAST_SAVED) * _sum(sizes, usual):
-        picked, kept = usual, True
+        picked, keeps_default = usual, True
     sums = {f"{key}_uniform": _sum(column, usual) for key, column in columns.items()}
     sums |= {key: _sum(column, picked) for key, column in columns.items()}
-    named = {} if kept else {name: values[one] for name, one in zip(table, picked, strict=True)}
+    named = {} if keeps_default else {name: values[place] for name, place in zip(table, picked, strict=True)}
     return {"layers": named, "budget_of": budget, "budget": choice.budget} | sums
 
 
 def effects_of(table: Sequence[Candidates]) -> list[Floats]:
     """Of each layer and candidate what it adds to the mean share that is lost."""
-    magnitudes = sum(one.magnitude for one in table) or 1.0
-    moved = sum(one.moved for one in table) or 1.0
-    return [(one.magnitude / magnitudes + one.moved / moved) / 2 * one.lost for one in table]
+    magnitudes = sum(candidates.magnitude for candidates in table) or 1.0
+    moved = sum(candidates.moved for candidates in table) or 1.0
+    return [
+        (candidates.magnitude / magnitudes + candidates.moved / moved) / 2 * candidates.lost
+        for candidates in table
+    ]
 
 
-def table_of(told: Sequence[dict[str, Row]]) -> dict[str, Candidates]:
+def table_of(tables: Sequence[dict[str, Row]]) -> dict[str, Candidates]:
     """Layers by name, in the order in which ranks name them."""
     table = dict[str, Candidates]()
-    for name in dict.fromkeys(name for rows in told for name in rows):
-        rows = [rows[name] for rows in told if name in rows]
+    for name in dict.fromkeys(name for rows in tables for name in rows):
+        rows = [rows[name] for rows in tables if name in rows]
         squares, sizes, (energy, magnitude) = (
             np.sum([row[key] for row in rows], axis=0) for key in ("squares", "bytes", "gradient")
         )
@@ -101,9 +107,9 @@ def table_of(told: Sequence[dict[str, Row]]) -> dict[str, Candidates]:
 
 def _sum(columns: Sequence[Floats], picked: Sequence[int]) -> float:
     """Over layers, in the order in which fronts do it, to the same bit."""
-    return float(sum(column[one] for column, one in zip(columns, picked, strict=True)))
+    return float(sum(column[place] for column, place in zip(columns, picked, strict=True)))
 
 
-def means(told: Sequence[Sequence[float]]) -> list[float]:
+def means(rows: Sequence[Sequence[float]]) -> list[float]:
     """Of each number, over the ranks."""
-    return [float(one) for one in np.mean(told, axis=0)]
+    return [float(mean) for mean in np.mean(rows, axis=0)]

@@ -271,8 +271,8 @@ _BOUNDS = (("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"), ("NCCL_MIN_CTAS", "NCCL
 
 def settings_given(environment: Environment) -> dict[str, Any]:
     """The settings that are given, by their names in a configuration."""
-    given = {name: getattr(environment, name) for name in VARIABLES}
-    return {name: value for name, value in given.items() if value is not None}
+    settings = {name: getattr(environment, name) for name in VARIABLES}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def text_of(name: str, value: Any) -> str:
@@ -284,46 +284,46 @@ def text_of(name: str, value: Any) -> str:
 
 def variables(environment: Environment, at_start: bool = False) -> dict[str, str]:
     """Variables of a process; ``at_start``: only those that are read as a program starts."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for name, value in settings_given(environment).items():
-        known = VARIABLES[name]
-        if at_start and known.read != "start":
+        variable = VARIABLES[name]
+        if at_start and variable.read != "start":
             continue
-        if known.part is None:
-            found[name] = text_of(name, value)
+        if variable.part is None:
+            settings[name] = text_of(name, value)
             continue
-        key, part = known.name or name, f"{known.part}:{text_of(name, value)}"
-        found[key] = f"{found[key]},{part}" if key in found else part
-    return found
+        key, part = variable.name or name, f"{variable.part}:{text_of(name, value)}"
+        settings[key] = f"{settings[key]},{part}" if key in settings else part
+    return settings
 
 
-def rank_variables(environment: Environment, here: Mapping[str, str] = os.environ) -> dict[str, str]:
+def rank_variables(environment: Environment, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Variables of a rank: those asked for and, with any of NCCL's, its log, which tells what it read.
 
     ``TUNING`` writes a line for each collective, so it is on only where the choice among algorithms is turned.
     """
-    found = variables(environment)
-    if any(name.startswith("NCCL_") for name in found) and "NCCL_DEBUG" not in here:
-        chosen = [",TUNING"] if found.keys() & {"NCCL_ALGO", "NCCL_PROTO"} else []
-        found |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "".join(["INIT,ENV", *chosen])}
-    return found
+    values = variables(environment)
+    if any(name.startswith("NCCL_") for name in values) and "NCCL_DEBUG" not in environ:
+        chosen = [",TUNING"] if values.keys() & {"NCCL_ALGO", "NCCL_PROTO"} else []
+        values |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "".join(["INIT,ENV", *chosen])}
+    return values
 
 
-def take(found: Mapping[str, str]) -> None:
+def take(values: Mapping[str, str]) -> None:
     """Make variables those of this process, before anything reads them."""
-    for name, value in found.items():
+    for name, value in values.items():
         for alias in ALIASES.get(name, ()):
             os.environ.pop(alias, None)
         os.environ[name] = value
 
 
-def process_value(name: str, here: Mapping[str, str] = os.environ) -> str | None:
+def process_value(name: str, environ: Mapping[str, str] = os.environ) -> str | None:
     """What this process has of a setting; None if nothing."""
-    known = VARIABLES[name]
-    if known.part is None:
-        return here.get(name)
-    parts = (part.partition(":") for part in here.get(known.name or name, "").split(","))
-    return next((value for key, _, value in parts if key == known.part), None)
+    variable = VARIABLES[name]
+    if variable.part is None:
+        return environ.get(name)
+    parts = (part.partition(":") for part in environ.get(variable.name or name, "").split(","))
+    return next((value for key, _, value in parts if key == variable.part), None)
 
 
 def ineffective_reason(name: str, kind: str, ranks: int) -> str | None:
@@ -338,15 +338,15 @@ def ineffective_reason(name: str, kind: str, ranks: int) -> str | None:
 
 def problems(environment: Environment) -> Iterator[LayoutError]:
     """What contradicts itself."""
-    given = settings_given(environment)
+    settings = settings_given(environment)
     for low, high in _BOUNDS:
-        if low in given and high in given and given[low] > given[high]:
-            remedy = f"must not be above {high}={given[high]}"
-            yield LayoutError(f"{SECTION}.{low}", given[low], remedy)
-    if given.get("NCCL_P2P_DISABLE") and "NCCL_P2P_LEVEL" in given:
+        if low in settings and high in settings and settings[low] > settings[high]:
+            remedy = f"must not be above {high}={settings[high]}"
+            yield LayoutError(f"{SECTION}.{low}", settings[low], remedy)
+    if settings.get("NCCL_P2P_DISABLE") and "NCCL_P2P_LEVEL" in settings:
         remedy = "means nothing with NCCL_P2P_DISABLE=true; give one of them"
-        yield LayoutError(f"{SECTION}.NCCL_P2P_LEVEL", given["NCCL_P2P_LEVEL"], remedy)
-    threads, sockets = (given.get(name, 1) for name in ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"))
+        yield LayoutError(f"{SECTION}.NCCL_P2P_LEVEL", settings["NCCL_P2P_LEVEL"], remedy)
+    threads, sockets = (settings.get(name, 1) for name in ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"))
     if threads * sockets > _SOCKETS:
         remedy = f"times NCCL_NSOCKS_PERTHREAD={sockets} must be at most {_SOCKETS}"
         yield LayoutError(f"{SECTION}.NCCL_SOCKET_NTHREADS", threads, remedy)

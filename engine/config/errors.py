@@ -60,16 +60,16 @@ _SHOULD = "Input should be "
 
 def remedy_of(problem: Mapping[str, Any]) -> str:
     """What a value must be instead, from one of pydantic's errors: ``must be a whole number``."""
-    kind, told = str(problem["type"]), str(problem["msg"])
+    kind, message = str(problem["type"]), str(problem["msg"])
     if kind in _ENDS:
         return "must be " + _ENDS[kind].format_map(problem["ctx"])
     if kind == "too_short":
         least = problem["ctx"]["min_length"]
         return f"must have at least {several(least, 'items')}"
-    known = next((words for begin, words in _KINDS.items() if _is(kind, begin)), None)
-    if known:
-        return f"must be {known}"
-    return told.removeprefix("Value error, ").replace(_SHOULD, "must be ", 1)
+    remedy = next((words for begin, words in _KINDS.items() if _is(kind, begin)), None)
+    if remedy:
+        return f"must be {remedy}"
+    return message.removeprefix("Value error, ").replace(_SHOULD, "must be ", 1)
 
 
 def _is(kind: str, begin: str) -> bool:

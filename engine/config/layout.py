@@ -158,9 +158,9 @@ def _split_groups(groups: list[list[int]], size: int) -> tuple[list[list[int]], 
     """Of each group: its blocks of ``size`` ranks side by side, and the groups of one of each block."""
     blocks, across = list[list[int]](), list[list[int]]()
     for group in groups:
-        own = [group[first : first + size] for first in range(0, len(group), size)]
-        blocks += own
-        across += [list(members) for members in zip(*own, strict=True)]
+        subgroups = [group[first : first + size] for first in range(0, len(group), size)]
+        blocks += subgroups
+        across += [list(members) for members in zip(*subgroups, strict=True)]
     return blocks, across
 
 
@@ -189,7 +189,7 @@ def sequence_degrees(config: RunConfig) -> tuple[int, ...]:
     if is_decoder(config.model):
         shape = resolve(config.model)
         heads = math.gcd(shape.heads, shape.kv_heads)
-    return tuple(one for one in SEQUENCE_DEGREES if config.parallel.dp % one == 0 == heads % one)
+    return tuple(degree for degree in SEQUENCE_DEGREES if config.parallel.dp % degree == 0 == heads % degree)
 
 
 def rank_tokens(config: RunConfig) -> int:
@@ -209,18 +209,24 @@ def group_document_tokens(config: RunConfig) -> int:
 
 def devices_of(config: RunConfig) -> tuple[int, ...]:
     """The device of each rank, unchecked: as ``parallel.placement`` says, else ranks lie in their order."""
-    given = config.parallel.placement
-    return tuple(range(layout_of(config).world_size)) if given is None else tuple(given)
+    placement = config.parallel.placement
+    return tuple(range(layout_of(config).world_size)) if placement is None else tuple(placement)
 
 
 def islands_of(config: RunConfig) -> list[int] | None:
     """The island of each rank, unchecked: of the lab, or as ``network.island_devices`` says; None where nobody told."""
-    devices, shape, told = devices_of(config), shape_of(config.lab), config.network.island_devices
+    devices, shape, device_islands = devices_of(config), shape_of(config.lab), config.network.island_devices
     if shape is not None:
         return [shape.island_of(host) for host in shape.hosts_of_ranks(devices)]
-    if told is None:
+    if device_islands is None:
         return None
-    ends = list(itertools.accumulate([told] * (len(devices) // told) if isinstance(told, int) else told))
+    ends = list(
+        itertools.accumulate(
+            [device_islands] * (len(devices) // device_islands)
+            if isinstance(device_islands, int)
+            else device_islands
+        )
+    )
     return [bisect_right(ends, device) for device in devices]
 
 
@@ -241,12 +247,12 @@ def mean_accumulation(config: RunConfig) -> float:
     return config.batch.global_batch / (config.parallel.dp * config.batch.micro_batch)
 
 
-def layers_of_stages(layers: int, stages: int, given: Sequence[int] | None = None) -> list[range]:
-    """Consecutive layers of each stage: as many as ``given`` says, else dealt evenly with the rest to the first ones.
+def layers_of_stages(layers: int, stages: int, stage_layers: Sequence[int] | None = None) -> list[range]:
+    """Consecutive layers of each stage: as many as ``stage_layers`` says, else dealt evenly, the rest to the first.
 
     The last stage has the head to compute, so it never gets one layer more than the others.
     """
-    counts = given or [layers // stages + (stage < layers % stages) for stage in range(stages)]
+    counts = stage_layers or [layers // stages + (stage < layers % stages) for stage in range(stages)]
     starts = [sum(counts[:stage]) for stage in range(stages)]
     return [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
 

@@ -162,8 +162,8 @@ def resolve(model: Model) -> ModelShape:
     if model.preset not in PRESETS:
         raise InputError("model.preset", model.preset, f"unknown; choose one of {', '.join(PRESETS)}")
     base = PRESETS[model.preset]
-    given = {name: getattr(model, name) or getattr(base, name) for name in ModelShape.__dataclass_fields__}
-    shape = ModelShape(**given)
+    sizes = {name: getattr(model, name) or getattr(base, name) for name in ModelShape.__dataclass_fields__}
+    shape = ModelShape(**sizes)
     if shape.hidden % shape.heads or (shape.hidden // shape.heads) % 2:
         raise InputError(
             "model.heads", shape.heads, f"hidden={shape.hidden} / heads must be a whole, even number"

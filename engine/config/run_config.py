@@ -198,9 +198,11 @@ _ALTERNATIVE = re.compile(r"function-|constrained-|list\[")
 def input_error(error: ValidationError, root: type[BaseModel]) -> InputError:
     """The first problem of a pydantic error as one line with field, value and remedy."""
     errors = error.errors()
-    same = [one for one in errors if one["loc"][:1] == errors[0]["loc"][:1]]
+    same = [error for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
     # Of a key that may be a section or a list, too: what is wrong in that.
-    first = max(same, key=lambda one: (len(one["loc"]), _is_of_list(one), one["type"] == "finite_number"))
+    first = max(
+        same, key=lambda error: (len(error["loc"]), _is_of_list(error), error["type"] == "finite_number")
+    )
     path = _path(first["loc"], root)
     if first["type"] == "missing":
         return InputError(".".join(path), None, "is missing")
@@ -235,27 +237,29 @@ def _path(place: tuple[int | str, ...], root: type[BaseModel]) -> list[str]:
     return [part for part in path if part not in kinds and not _ALTERNATIVE.match(part)]
 
 
-def _list_keys(wrong: str, known: list[str]) -> str:
+def _list_keys(wrong: str, keys: list[str]) -> str:
     """All keys; of very many those most like the wrong one."""
-    if len(known) <= _MOST_LISTED:
-        return ", ".join(known)
-    near = difflib.get_close_matches(wrong, known, n=3, cutoff=0.0)
-    return f"{', '.join(near)} and {len(known) - len(near)} others (docs/reference/configuration.md)"
+    if len(keys) <= _MOST_LISTED:
+        return ", ".join(keys)
+    near = difflib.get_close_matches(wrong, keys, n=3, cutoff=0.0)
+    return f"{', '.join(near)} and {len(keys) - len(near)} others (docs/reference/configuration.md)"
 
 
 def _fields_at(root: type[BaseModel], path: list[str]) -> list[str]:
-    here = [root]
+    sections = [root]
     for part in path:
         if not part.isdigit():  # one of a list is what the list is of
-            here = [section for each in here for section in _sections(each, part)]
-    return [name for each in here for name in each.model_fields]
+            sections = [section for section_ in sections for section in _sections(section_, part)]
+    return [name for section in sections for name in section.model_fields]
 
 
 def _field_at(root: type[BaseModel], path: list[str]) -> FieldInfo | None:
-    here = [root]
+    sections = [root]
     for part in path[:-1]:
-        here = [section for each in here for section in _sections(each, part)]
-    return next((each.model_fields[path[-1]] for each in here if path[-1] in each.model_fields), None)
+        sections = [section for section_ in sections for section in _sections(section_, part)]
+    return next(
+        (section.model_fields[path[-1]] for section in sections if path[-1] in section.model_fields), None
+    )
 
 
 def _sections(owner: type[BaseModel], key: str) -> list[type[BaseModel]]:

@@ -30,9 +30,9 @@ class OneOf:
         Raises:
             PydanticCustomError: it is none; of the kind that a Literal raises.
         """
-        known = tuple(self.names())
-        if value not in known:
-            quoted = [repr(name) for name in known]
+        names = tuple(self.names())
+        if value not in names:
+            quoted = [repr(name) for name in names]
             expected = " or ".join(filter(None, [", ".join(quoted[:-1]), quoted[-1]]))
             raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": expected})
         return value

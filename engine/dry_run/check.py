@@ -82,29 +82,29 @@ def dry_run(config: RunConfig) -> DryRun:
     """
     began = time.monotonic()
     layout = layout_of(config)
-    found = DryRun(tuple(broken_rules(config)), layout.as_dict(), layout.world_size)
-    if found.legal:
-        found = _look(found, config)
-    return replace(found, seconds=time.monotonic() - began)
+    result = DryRun(tuple(broken_rules(config)), layout.as_dict(), layout.world_size)
+    if result.legal:
+        result = _look(result, config)
+    return replace(result, seconds=time.monotonic() - began)
 
 
 def broken_rules(config: RunConfig) -> list[str]:
     """Every rule that a configuration breaks, one line each."""
     try:
-        found = [str(problem) for problem in rules.problems(config)]
-        if not found:
+        problems = [str(problem) for problem in rules.problems(config)]
+        if not problems:
             check_budget(config)
-        return found
+        return problems
     except InputError as problem:
         return [str(problem)]
 
 
-def _look(found: DryRun, config: RunConfig) -> DryRun:
+def _look(result: DryRun, config: RunConfig) -> DryRun:
     formulas = footprints(config)
     stages = _build_footprints(config, formulas)
     mismatches = tuple(filter(None, map(_mismatch, stages, formulas)))
     return replace(
-        found, stages=stages, formulas=formulas, mismatches=mismatches, notes=tuple(_notes(config))
+        result, stages=stages, formulas=formulas, mismatches=mismatches, notes=tuple(_notes(config))
     )
 
 
@@ -121,8 +121,8 @@ def _build_footprints(config: RunConfig, formulas: Sequence[Footprint]) -> tuple
         "data.tasks": [],
     }
     plain = {"compile": False, "device": "cpu", "profile.collectives": False}
-    found = build_ranks(config.with_values(once | plain), list(ranks.values()))
-    by_kind = dict(zip(ranks, found, strict=True))
+    built = build_ranks(config.with_values(once | plain), list(ranks.values()))
+    by_kind = dict(zip(ranks, built, strict=True))
     rows = enumerate(zip(formulas, kinds, strict=True))
     return tuple(_as_built(config, row, chosen.actions[place], by_kind[kind]) for place, (row, kind) in rows)
 
@@ -131,18 +131,20 @@ def _as_built(
     config: RunConfig, row: Footprint, actions: Sequence[Action], built: Sequence[BuiltStage]
 ) -> Footprint:
     """A row with what was counted in place of formulas."""
-    counted = [one.counted for one in built]
-    kept: dict[int, ActivationBytes] = {stage: one.kept for stage, one in zip(row.stages, built, strict=True)}
-    device, host = activation_bytes(actions, kept)
-    gradients = sum(one.gradient_bytes for one in counted)
+    counted = [rank.counted for rank in built]
+    activations: dict[int, ActivationBytes] = {
+        stage: rank.kept for stage, rank in zip(row.stages, built, strict=True)
+    }
+    device, host = activation_bytes(actions, activations)
+    gradients = sum(counts.gradient_bytes for counts in counted)
     if sums_whole_gradients(config):
-        gradients = max(gradients, FP32_BYTES * sum(one.whole for one in counted))
-    optimizer = sum(one.optimizer_bytes for one in counted)
+        gradients = max(gradients, FP32_BYTES * sum(counts.whole for counts in counted))
+    optimizer = sum(counts.optimizer_bytes for counts in counted)
     leaves = offloads_optimizer(config)
     return replace(
         row,
-        parameters=sum(one.parameters for one in counted),
-        parameter_bytes=sum(one.parameter_bytes for one in counted),
+        parameters=sum(counts.parameters for counts in counted),
+        parameter_bytes=sum(counts.parameter_bytes for counts in counted),
         gradient_bytes=gradients,
         optimizer_bytes=0 if leaves else optimizer,
         activation_bytes=clip_to_budget(config, device),
@@ -157,12 +159,12 @@ def _mismatch(built: Footprint, formula: Footprint) -> str | None:
 
 
 def _notes(config: RunConfig) -> list[str]:
-    said = {
+    limits = {
         _COMPILED: config.compile,
         _EVEN: config.model.experts is not None and config.model.capacity_factor is None,
         _HOST: config.memory.offload != "none",
     }
-    return [note for note, applies in said.items() if applies]
+    return [note for note, applies in limits.items() if applies]
 
 
 def _row(built: Footprint, formula: Footprint) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def ask(
     methods.set_forkserver_preload(PRELOAD)
     pipe, answers = methods.Pipe(duplex=False)
     calls, writes = methods.Pipe(duplex=False)
-    lifeline, held = methods.Pipe(duplex=False)
+    lifeline, kept_end = methods.Pipe(duplex=False)
     ends = (answers, writes, lifeline)
     process = methods.Process(target=_answer, args=(*ends, function, tuple(about)), daemon=True)
     begin(process)
@@ -77,7 +77,7 @@ def ask(
         process.join()
         if process.pid is not None:
             kill_group(process.pid)
-        for end in (pipe, calls, held):
+        for end in (pipe, calls, kept_end):
             end.close()
     if good:
         return answer
@@ -105,9 +105,9 @@ def _stands_at(pid: int | None, calls: Connection) -> str:
         written += more
         if not more:
             break
-    found = list(_CALL.finditer(written.decode(errors="replace")))
-    own = (one for one in found if not one["file"].startswith((*_LIBRARIES, "<", str(_OURS))))
-    at = next(own, found[0] if found else None)
+    matches = list(_CALL.finditer(written.decode(errors="replace")))
+    ours = (call for call in matches if not call["file"].startswith((*_LIBRARIES, "<", str(_OURS))))
+    at = next(ours, matches[0] if matches else None)
     return f"{at['file']}:{at['line']} in {at['function']}" if at else ""
 
 

@@ -39,8 +39,8 @@ class StorageRegistry:
 
     def living_bytes(self, besides: Collection[int] = ()) -> int:
         """Of what somebody still holds, leaving out some identities."""
-        seen = self._seen.items()
-        return sum(size for key, (storage, size) in seen if key not in besides and not storage.expired())
+        storages = self._seen.items()
+        return sum(size for key, (storage, size) in storages if key not in besides and not storage.expired())
 
 
 class AllocationRecorder(TorchDispatchMode):
@@ -62,7 +62,7 @@ class AllocationRecorder(TorchDispatchMode):
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
     """Bytes of the memory behind some tensors, each counted once."""
-    return sum({memory_identity(one): one.untyped_storage().nbytes() for one in tensors}.values())
+    return sum({memory_identity(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -74,16 +74,16 @@ def local(tensor: Tensor) -> Tensor:
 @contextmanager
 def parameters_of(module: nn.Module) -> Iterator[set[int]]:
     """Identities of all parameters: as they are between forwards, and as each submodule meets them in its own."""
-    seen = {memory_identity(local(one)) for one in module.parameters()}
+    identities = {memory_identity(local(parameter)) for parameter in module.parameters()}
 
     def note(submodule: nn.Module, _: object) -> None:
-        seen.update(memory_identity(local(one)) for one in submodule.parameters())
+        identities.update(memory_identity(local(parameter)) for parameter in submodule.parameters())
 
     handles = [submodule.register_forward_pre_hook(note) for submodule in module.modules()]
-    yield seen
+    yield identities
     for handle in handles:
         handle.remove()
-    seen.update(memory_identity(local(one)) for one in module.parameters())
+    identities.update(memory_identity(local(parameter)) for parameter in module.parameters())
 
 
 def put_in(decoder: Decoder) -> None:
@@ -143,9 +143,9 @@ class CountedOffload(Offload):
             gone = StorageRegistry()
             with saved_tensors_hooks(_leaves(gone, memory_identity(resident)), _comes_back):
                 x = block(x, resident)
-            taken = gone.total_bytes()
-            self.host_bytes += taken if tier == "host" else 0
-            self.largest_block_bytes = max(self.largest_block_bytes, taken)
+            taken_bytes = gone.total_bytes()
+            self.host_bytes += taken_bytes if tier == "host" else 0
+            self.largest_block_bytes = max(self.largest_block_bytes, taken_bytes)
         return x
 
 

@@ -27,22 +27,24 @@ def inspect_workload(
     """
     if is_decoder(config.model) or any(rules.problems(config)):
         return None
-    if (known := facts_of(config.model)) is not None:
-        return known
+    if (facts := facts_of(config.model)) is not None:
+        return facts
     usual = max(LEAST_PATIENCE_SECONDS, config.train.step_timeout_seconds)
     patience = usual if patience_seconds is None else patience_seconds
 
     def slow() -> None:
         if tell is not None:
-            what = f"{FIELD}={config.model.workload!r}: importing it and building its parts"
-            tell(f"{what} has taken {SLOW_SECONDS:g} s so far; it has {patience:g}")
+            action = f"{FIELD}={config.model.workload!r}: importing it and building its parts"
+            tell(f"{action} has taken {SLOW_SECONDS:g} s so far; it has {patience:g}")
 
     try:
-        found: WorkloadFacts = ask("engine.rank.workload_report:workload_facts", (config,), patience, slow)
+        workload_facts: WorkloadFacts = ask(
+            "engine.rank.workload_report:workload_facts", (config,), patience, slow
+        )
     except UnansweredError as error:
         longer = "a larger train.step_timeout_seconds gives it longer"
         raise InputError(FIELD, config.model.workload, f"gives {error}; {longer}") from None
     except ChildError as error:
         raise InputError(FIELD, config.model.workload, f"could not be looked at: {error}") from None
-    remember(config.model, found)
-    return found
+    remember(config.model, workload_facts)
+    return workload_facts

@@ -54,16 +54,16 @@ def measure_activations(config: RunConfig, decoder: Decoder) -> ActivationBytes:
     run = _Run(config, decoder)
     whole = run.forward_bytes()
     again = _computed_again(run) - whole if config.memory.recompute != "none" else 0
-    kept = ActivationBytes(whole, waiting=run.waiting_bytes(), returning=again)
+    activations = ActivationBytes(whole, waiting=run.waiting_bytes(), returning=again)
     if offload is None:
-        return kept
+        return activations
     decoder.offload = counter = CountedOffload()
     counter.turns_at_once = offload.turns_at_once
     device = run.forward_bytes()
     # Backward brings back a block while it works on the one behind it, which may be the one that stayed.
     gone = len(decoder.blocks) - counter.turns_at_once
-    back = kept.returning + min(2 - counter.turns_at_once, gone) * counter.largest_block_bytes
-    return replace(kept, device=device, host=counter.host_bytes, returning=back)
+    back = activations.returning + min(2 - counter.turns_at_once, gone) * counter.largest_block_bytes
+    return replace(activations, device=device, host=counter.host_bytes, returning=back)
 
 
 def _computed_again(run: _Run) -> int:
@@ -87,33 +87,37 @@ class _Run:
 
     def forward_bytes(self) -> int:
         """Bytes that a forward's input, its output and all that they lead to hold."""
-        x, targets, made = self._input(), self._tokens(), AllocationRecorder()
-        with parameters_of(self.decoder) as parameters, made:
+        x, targets, allocations = self._input(), self._tokens(), AllocationRecorder()
+        with parameters_of(self.decoder) as parameters, allocations:
             out = self._forward(x, targets)
         besides = parameters | {
-            torch_private.memory_identity(one) for one in (x, targets, self.decoder.rotary)
+            torch_private.memory_identity(tensor) for tensor in (x, targets, self.decoder.rotary)
         }
-        left = made.noted.living_bytes(besides) + storage_bytes([x])
+        living = allocations.noted.living_bytes(besides) + storage_bytes([x])
         del out
-        return left
+        return living
 
     def waiting_bytes(self) -> int:
         """Bytes that the first part of a split backward leaves for the second; 0 where backwards are not split."""
-        late = [one.deferred for one in self.decoder.modules() if isinstance(one, Linear) and one.deferred]
+        late = [
+            module.deferred
+            for module in self.decoder.modules()
+            if isinstance(module, Linear) and module.deferred
+        ]
         if not late or not isinstance(late[0], DeferredGradients):
             return 0
-        x, targets, made = self._input(), self._tokens(), AllocationRecorder()
-        with parameters_of(self.decoder) as parameters, made:
+        x, targets, allocations = self._input(), self._tokens(), AllocationRecorder()
+        with parameters_of(self.decoder) as parameters, allocations:
             out = self._forward(x, targets)
             late[0].key = (0, 0)
             run_backward(out, None if self.decoder.head is not None else torch.empty_like(out))
             late[0].key = None
         del out
-        gradients = [one.grad for one in (x, *self.decoder.parameters()) if one.grad is not None]
+        gradients = [tensor.grad for tensor in (x, *self.decoder.parameters()) if tensor.grad is not None]
         besides = parameters | {
-            torch_private.memory_identity(one) for one in (x, targets, self.decoder.rotary, *gradients)
+            torch_private.memory_identity(tensor) for tensor in (x, targets, self.decoder.rotary, *gradients)
         }
-        waiting = made.noted.living_bytes(besides)
+        waiting = allocations.noted.living_bytes(besides)
         for _ in late[0].products((0, 0)):
             pass
         return waiting
@@ -170,13 +174,15 @@ def build(config: RunConfig, rank: int) -> tuple[BuiltStage, ...]:
     """The stages of one rank of a configuration that keeps every rule; it leaves no process group behind."""
     with _context(config, rank) as context:
         stages = build_stages(context, on_meta=True).stages
-        known: set[torch.nn.Parameter] = set()
-        counted = {stage: count(replica, config.train, known) for stage, replica in stages.items()}
+        counted_parameters: set[torch.nn.Parameter] = set()
+        counted = {
+            stage: count(replica, config.train, counted_parameters) for stage, replica in stages.items()
+        }
         with torch_private.fake_tensors():
-            kept = {
+            activations = {
                 stage: measure_activations(config, _decoder(replica)) for stage, replica in stages.items()
             }
-    return tuple(BuiltStage(stage, counted[stage], kept[stage]) for stage in stages)
+    return tuple(BuiltStage(stage, counted[stage], activations[stage]) for stage in stages)
 
 
 def _decoder(replica: Replica) -> Decoder:
@@ -185,30 +191,32 @@ def _decoder(replica: Replica) -> Decoder:
     return replica.model
 
 
-def count(replica: Replica, train: Train, known: set[torch.nn.Parameter]) -> ParameterCounts:
+def count(replica: Replica, train: Train, counted: set[torch.nn.Parameter]) -> ParameterCounts:
     """The parameters of a stage that was built, and what belongs to them; each kind of memory is counted once.
 
-    Parameters that are ``known`` were counted with another stage; this one's are added to them.
+    Parameters that are ``counted`` were counted with another stage; this one's are added to them.
     """
-    parameters = [one for one in replica.model.parameters() if one not in known]
-    known.update(parameters)
+    parameters = [parameter for parameter in replica.model.parameters() if parameter not in counted]
+    counted.update(parameters)
     pieces = replica.pieces()
-    parts = [local(one) for one in parameters]
+    parts = [local(parameter) for parameter in parameters]
     return ParameterCounts(
         parameters=sum(part.numel() for part in parts),
-        whole=sum(one.numel() for one in parameters if one.requires_grad),
+        whole=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
         parameter_bytes=storage_bytes(parts),
         gradient_bytes=storage_bytes([piece.gradient() for piece in pieces]),
-        optimizer_bytes=_optimizer_bytes(pieces, [local(one) for one in known], train),
+        optimizer_bytes=_optimizer_bytes(pieces, [local(parameter) for parameter in counted], train),
     )
 
 
 def _optimizer_bytes(pieces: Sequence[Piece], parts: Sequence[torch.Tensor], train: Train) -> int:
     parameters = {torch_private.memory_identity(part) for part in parts}
-    own = [piece.weight for piece in pieces if torch_private.memory_identity(piece.weight) not in parameters]
-    held = [piece for piece in pieces if piece.weight.numel()]
-    states = sum(one.nbytes for piece in held for one in first_state(piece, train).values())
-    return states + storage_bytes(own)
+    masters = [
+        piece.weight for piece in pieces if torch_private.memory_identity(piece.weight) not in parameters
+    ]
+    nonempty = [piece for piece in pieces if piece.weight.numel()]
+    states = sum(state.nbytes for piece in nonempty for state in first_state(piece, train).values())
+    return states + storage_bytes(masters)
 
 
 @contextmanager
@@ -216,12 +224,12 @@ def _context(config: RunConfig, rank: int) -> Iterator[RankContext]:
     layout, device = layout_of(config), torch.device("cpu")
     dist.init_process_group("fake", rank=rank, world_size=layout.world_size)
     try:
-        made = build_groups(layout, rank, device, _PATIENCE)
+        groups = build_groups(layout, rank, device, _PATIENCE)
         timer = StepTimer(clock_for("cpu"))
-        recorder, control = CollectiveRecorder(timer, made.axes), StopControl(None, rank)
+        recorder, control = CollectiveRecorder(timer, groups.axes), StopControl(None, rank)
         with tempfile.TemporaryDirectory() as folder:
             writer = RecordWriter(Path(folder), f"rank-{rank}")
-            yield RankContext(rank, config, layout, device, made, timer, recorder, writer, control)
+            yield RankContext(rank, config, layout, device, groups, timer, recorder, writer, control)
             writer.close()
     finally:
         dist.destroy_process_group()

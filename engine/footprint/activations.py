@@ -146,14 +146,14 @@ def stage_activations(config: RunConfig, part: Part) -> ActivationBytes:
     offloads = memory.offload in ("activations", "both")
     first, rest_one = block_bytes(config, memory.recompute), block_bytes(config, "none")
     few = min(memory.recompute_layers or part.layers, part.layers)
-    rest = part.layers - few
-    blocks = few * first + rest * rest_one
+    remaining = part.layers - few
+    blocks = few * first + remaining * rest_one
     stays = int(offloads and part.turns_at_once)  # the last block, which has no time to leave
-    gone, stay_bytes = part.layers - stays, stays * (rest_one if rest else first)
+    gone, stay_bytes = part.layers - stays, stays * (rest_one if remaining else first)
     copied = (offloads and gone > 0) or (sizes.element < FP32_BYTES and memory.recompute != "full")
     mask = sizes.mask if memory.recompute != "none" else 0
     outside = boundary_bytes(config, part, copied) + mask + (head_bytes(config) if part.is_last else 0)
-    back = min(2 - stays, gone) * (rest_one if rest > stays else first) if offloads else 0
+    back = min(2 - stays, gone) * (rest_one if remaining > stays else first) if offloads else 0
     return ActivationBytes(
         device=outside + (stay_bytes if offloads else blocks),
         host=blocks - stay_bytes if offloads else 0,
@@ -208,10 +208,10 @@ def _too_small(config: RunConfig) -> int:
     queries = [sizes.element * sizes.query] * _query_like(config, sizes)
     wide = [] if config.model.experts else [sizes.element * sizes.width] * 4
     keys = [sizes.element * sizes.key_value] * 2
-    kept = [factor, factor, *[slices] * 4, *read, *queries, *keys, FP32_BYTES * sizes.sums, *wide]
-    kept += [sizes.element * sizes.scores]
-    kept += [size * rows for _, rows, _, _ in _sampled_inputs(config, sizes, "none") for size in _OF_SAMPLE]
-    return sum(size for size in kept if size < SMALLEST_BYTES)
+    saved = [factor, factor, *[slices] * 4, *read, *queries, *keys, FP32_BYTES * sizes.sums, *wide]
+    saved += [sizes.element * sizes.scores]
+    saved += [size * rows for _, rows, _, _ in _sampled_inputs(config, sizes, "none") for size in _OF_SAMPLE]
+    return sum(size for size in saved if size < SMALLEST_BYTES)
 
 
 def _kept_by_actions(config: RunConfig, part: Part, actions: Sequence[BlockAction]) -> ActivationBytes:
@@ -236,13 +236,13 @@ def block_bytes(config: RunConfig, recompute: Recompute) -> int:
     sizes = sizes_of(config)
     if recompute == "full":
         return sizes.element * sizes.slice
-    rest = _mixture(config, sizes) if config.model.experts else _feed_forward(sizes)
+    second_half = _mixture(config, sizes) if config.model.experts else _feed_forward(sizes)
     attention = _core_inputs(config, sizes) if recompute == "selective" else _attention(config, sizes)
-    rest -= _saved_bytes(config, sizes, recompute)
+    second_half -= _saved_bytes(config, sizes, recompute)
     # A router reads the whole norm's output, and the experts rows of it.
     whole = (sizes.hidden - sizes.slice) if config.model.experts and config.parallel.tp_regather else 0
     norms = _norm(config, sizes, "query_key_value") + _norm(config, sizes, "gate_up")
-    return norms + sizes.element * whole + attention + rest
+    return norms + sizes.element * whole + attention + second_half
 
 
 def count_sampled_rows(tokens: int, share: float) -> int:
@@ -265,12 +265,12 @@ def spared_flops(config: RunConfig, part: Part) -> int:
     out.
     """
     sampled = _sampled_by_stage(config, part)
-    return sum(2 * (rows - kept) * read * given for rows, kept, read, given in sampled)
+    return sum(2 * (rows - kept_rows) * read * width_out for rows, kept_rows, read, width_out in sampled)
 
 
 def _sampled_by_stage(config: RunConfig, part: Part) -> list[tuple[int, int, int, int]]:
     sizes = sizes_of(config)
-    return [one for kind in _recomputed(config, part) for one in _sampled_inputs(config, sizes, kind)]
+    return [sample for kind in _recomputed(config, part) for sample in _sampled_inputs(config, sizes, kind)]
 
 
 def _recomputed(config: RunConfig, part: Part) -> list[Recompute]:
@@ -295,21 +295,21 @@ def _sampled_inputs(config: RunConfig, sizes: Sizes, recompute: Recompute) -> li
         widths["attention_output"] = (shape.hidden, shape.hidden)
     if not config.model.experts:
         widths |= {"gate_up": (shape.hidden, 2 * shape.ffn_hidden), "down": (shape.ffn_hidden, shape.hidden)}
-    found = []
-    for name, (read, given) in widths.items():
+    sampled = []
+    for name, (read, width_out) in widths.items():
         rows, split = (sizes.tokens // sizes.tp, 1) if name in sizes.replicated else (sizes.tokens, sizes.tp)
         has_columns = name in ("query_key_value", "gate_up")
-        widths_here = (read, given // split) if has_columns else (read // split, given)
-        if (kept := count_sampled_rows(rows, share)) < rows:
-            found.append((rows, kept, *widths_here))
-    return found
+        widths_here = (read, width_out // split) if has_columns else (read // split, width_out)
+        if (kept_rows := count_sampled_rows(rows, share)) < rows:
+            sampled.append((rows, kept_rows, *widths_here))
+    return sampled
 
 
 def _saved_bytes(config: RunConfig, sizes: Sizes, recompute: Recompute) -> int:
     """Bytes of rows that a block does not keep; of each that it does, its place and weight are kept."""
     return sum(
-        sizes.element * (rows - kept) * read - sum(_OF_SAMPLE) * kept
-        for rows, kept, read, _ in _sampled_inputs(config, sizes, recompute)
+        sizes.element * (rows - kept_rows) * read - sum(_OF_SAMPLE) * kept_rows
+        for rows, kept_rows, read, _ in _sampled_inputs(config, sizes, recompute)
     )
 
 
@@ -328,8 +328,8 @@ def waiting_bytes(config: RunConfig, part: Part) -> int:
         if part.is_last
         else 0
     )
-    for rows, kept, read, given in _sampled_inputs(config, sizes, config.memory.recompute):
-        block -= (rows - kept) * (read + given)
+    for rows, kept_rows, read, width_out in _sampled_inputs(config, sizes, config.memory.recompute):
+        block -= (rows - kept_rows) * (read + width_out)
     return sizes.element * (part.layers * block + head)
 
 
@@ -358,9 +358,9 @@ def _norm(config: RunConfig, sizes: Sizes, reader: str) -> int:
     whole, or this rank's slice. A weight that is not fp32 itself is kept as an fp32 copy.
     """
     is_narrow = config.memory.parameters == "bf16" and config.parallel.zero_stage < 2
-    kept = 2 * FP32_BYTES * sizes.slice + FP32_BYTES * sizes.tokens // sizes.tp
+    saved = 2 * FP32_BYTES * sizes.slice + FP32_BYTES * sizes.tokens // sizes.tp
     output = sizes.slice if config.parallel.tp_regather else sizes.activation_elements(reader)
-    return kept + sizes.element * output + (FP32_BYTES * sizes.shape.hidden if is_narrow else 0)
+    return saved + sizes.element * output + (FP32_BYTES * sizes.shape.hidden if is_narrow else 0)
 
 
 def _attention(config: RunConfig, sizes: Sizes) -> int:

@@ -88,22 +88,22 @@ def best(choices: Choices, around: StageOverhead, budget: float) -> BlockPlan | 
     budget as well and is no longer than any uniform plan that does, but may be a little longer than the shortest one.
     """
     grain = _grain(choices, budget) if len(choices) > EXACT_BLOCKS else _FINEST
-    front, rest = [_START], _rest(choices)
-    for block, waiting in zip(choices, rest, strict=True):
+    front, remaining = [_START], _rest(choices)
+    for block, waiting in zip(choices, remaining, strict=True):
         grown = (label.extend(action, cost) for label in front for action, cost in block.items())
         fitting = [label for label in grown if _least(label, waiting, around) <= budget]
         front = _pareto_front(fitting, around, grain)
     plans = [evaluate(choices, label.actions(), around) for label in _shortest(front, around, budget)] + [
-        one for one in uniform(choices, around) if one.peak_bytes <= budget
+        plan for plan in uniform(choices, around) if plan.peak_bytes <= budget
     ]
-    return min(plans, key=lambda one: (one.seconds, one.peak_bytes), default=None)
+    return min(plans, key=lambda plan: (plan.seconds, plan.peak_bytes), default=None)
 
 
 def least_bytes(choices: Choices, around: StageOverhead) -> int:
     """The smallest budget that some plan keeps to."""
     untimed = [
-        {action: Cost(one.resident, one.forward_bytes, one.backward_bytes, 0.0, 0.0, one.away)
-         for action, one in block.items()}
+        {action: Cost(choice.resident, choice.forward_bytes, choice.backward_bytes, 0.0, 0.0, choice.away)
+         for action, choice in block.items()}
         for block in choices
     ]  # fmt: skip
     front = [_START]
@@ -126,18 +126,18 @@ def uniform(choices: Choices, around: StageOverhead) -> Iterator[BlockPlan]:
 
 
 def _peak_of(costs: Sequence[Cost], around: StageOverhead) -> int:
-    held = most = transit = 0
+    resident = most = transit = 0
     for cost in costs:
-        most = max(most, held + transit + cost.forward_bytes, held + transit + cost.backward_bytes)
-        held += cost.resident
+        most = max(most, resident + transit + cost.forward_bytes, resident + transit + cost.backward_bytes)
+        resident += cost.resident
         transit = cost.away or transit
-    return _peak_bytes(held, transit, most, around)
+    return _peak_bytes(resident, transit, most, around)
 
 
-def _peak_bytes(held: int, transit: int, most: int, around: StageOverhead) -> int:
-    """``most`` is what the blocks of one micro-batch hold at once, ``held`` what waits, ``transit`` left last."""
-    others = (around.in_flight - 1) * (held + around.held) + (transit if around.in_flight > 1 else 0)
-    return around.given + around.held + max(most, held + transit + around.turn_bytes) + others
+def _peak_bytes(resident: int, transit: int, most: int, around: StageOverhead) -> int:
+    """``most`` is what the blocks of one micro-batch hold at once, ``resident`` what waits, ``transit`` left last."""
+    others = (around.in_flight - 1) * (resident + around.held) + (transit if around.in_flight > 1 else 0)
+    return around.given + around.held + max(most, resident + transit + around.turn_bytes) + others
 
 
 def _seconds_of(costs: Sequence[Cost], around: StageOverhead) -> float:
@@ -187,24 +187,24 @@ class _Label(NamedTuple):
         forward, back = cost.forward_seconds, cost.backward_seconds
         beside = self.held + self.transit
         most = max(self.most, beside + cost.forward_bytes, beside + cost.backward_bytes)
-        held = self.held + cost.resident
+        resident = self.held + cost.resident
         lag = max(0.0, self.lag - forward)
         if not cost.away:
             reached, arrived = self.reached + forward + back, self.arrived + forward
-            return _Label(held, self.transit, most, lag, reached, arrived, action, self)
+            return _Label(resident, self.transit, most, lag, reached, arrived, action, self)
         reached = forward + lag + max(self.reached + back, self.arrived)
         return _Label(
-            held, cost.away, most, cost.out_seconds, reached, reached + cost.back_seconds, action, self
+            resident, cost.away, most, cost.out_seconds, reached, reached + cost.back_seconds, action, self
         )
 
     def actions(self) -> tuple[Action, ...]:
         """From the first block on."""
-        found: list[Action] = []
+        actions: list[Action] = []
         label: _Label | None = self
         while label is not None and label.action is not None:
-            found.append(label.action)
+            actions.append(label.action)
             label = label.before
-        return tuple(reversed(found))
+        return tuple(reversed(actions))
 
 
 _START = _Label(0, 0, 0, 0.0, 0.0, -math.inf)
@@ -221,9 +221,9 @@ def _peak(label: _Label, around: StageOverhead) -> int:
 
 def _least(label: _Label, waiting: int, around: StageOverhead) -> int:
     """What it will hold at the least; blocks behind it keep ``waiting`` bytes, if not more."""
-    held = label.held + waiting
-    others = (around.in_flight - 1) * (held + around.held)
-    return around.given + around.held + max(label.most, held) + others
+    resident = label.held + waiting
+    others = (around.in_flight - 1) * (resident + around.held)
+    return around.given + around.held + max(label.most, resident) + others
 
 
 def _rest(choices: Choices) -> list[int]:
@@ -274,7 +274,9 @@ def _quantize(value: float, grain: float) -> float:
 def _staircase(labels: list[_Label], grain: _Grain) -> Iterator[_Label]:
     """In order of bytes; a label stays if none before it is as early by both times."""
     steps: list[tuple[float, float]] = []  # reached rises, arrived falls
-    for label in sorted(labels, key=lambda one: (_quantize(one.held, grain.size), one.reached, one.arrived)):
+    for label in sorted(
+        labels, key=lambda label: (_quantize(label.held, grain.size), label.reached, label.arrived)
+    ):
         place = bisect_left(steps, (label.reached + grain.seconds, math.inf))
         if place and steps[place - 1][1] <= label.arrived + grain.seconds:
             continue
@@ -287,9 +289,9 @@ def _staircase(labels: list[_Label], grain: _Grain) -> Iterator[_Label]:
 
 def _lightest(labels: list[_Label]) -> list[_Label]:
     """Without those that another one with the same block in transit beats in bytes."""
-    kept: list[_Label] = []
-    for label in sorted(labels, key=lambda one: (one.transit, one.held, one.most)):
-        same = [one for one in kept if one.transit == label.transit]
-        if not any(one.held <= label.held and one.most <= label.most for one in same):
-            kept.append(label)
-    return kept
+    lightest: list[_Label] = []
+    for label in sorted(labels, key=lambda label: (label.transit, label.held, label.most)):
+        same = [other for other in lightest if other.transit == label.transit]
+        if not any(other.held <= label.held and other.most <= label.most for other in same):
+            lightest.append(label)
+    return lightest

@@ -39,9 +39,11 @@ def stage_surroundings(
     waits = 0 if part.turns_at_once else head
     flying = math.ceil(peak_in_flight(chosen)[chosen.rank_of[stage]])
     # Tokens and targets of all of a step's micro-batches are there from its start.
-    given = INDEX_BYTES * sizes_of(config).tokens * (chosen.micro_batches - flying)
-    given *= part.is_first + part.is_last
-    return StageOverhead(_boundary_bytes(config, part) + waits, head - waits, turn_seconds, flying, given)
+    index_bytes = INDEX_BYTES * sizes_of(config).tokens * (chosen.micro_batches - flying)
+    index_bytes *= part.is_first + part.is_last
+    return StageOverhead(
+        _boundary_bytes(config, part) + waits, head - waits, turn_seconds, flying, index_bytes
+    )
 
 
 def least_budget(config: RunConfig) -> int:
@@ -69,8 +71,8 @@ def too_small(budget: float, least: int) -> LayoutError:
     """The refusal, with the least that would do."""
     gib = least / 2**30
     unit = 10.0 ** (math.floor(math.log10(gib)) - _DIGITS + 1)
-    said = f"{math.ceil(gib / unit) * unit:.{_DIGITS}g}"  # upwards: what is named has to do
-    remedy = f"whatever becomes of its blocks, a rank holds more activations; the least that would do here is {said}"
+    text = f"{math.ceil(gib / unit) * unit:.{_DIGITS}g}"  # upwards: what is named has to do
+    remedy = f"whatever becomes of its blocks, a rank holds more activations; the least that would do here is {text}"
     return LayoutError("memory.budget_gib", budget, remedy)
 
 

@@ -61,8 +61,8 @@ class DeviceOverhead:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
-        found = [one._asdict() for one in self.communicators]
-        return {"median": self.likely, "low": self.low, "high": self.high, "communicators": found}
+        rows = [communicator._asdict() for communicator in self.communicators]
+        return {"median": self.likely, "low": self.low, "high": self.high, "communicators": rows}
 
 
 class NcclSettings(NamedTuple):
@@ -83,8 +83,8 @@ def device_overhead(config: RunConfig) -> DeviceOverhead:
 def nccl_settings(config: RunConfig) -> NcclSettings:
     """What a configuration and its environment say."""
     set_ = config.environment
-    most = [one for one in (set_.NCCL_MAX_NCHANNELS, set_.NCCL_MAX_CTAS) if one is not None]
-    least = [one for one in (set_.NCCL_MIN_NCHANNELS, set_.NCCL_MIN_CTAS) if one is not None]
+    most = [limit for limit in (set_.NCCL_MAX_NCHANNELS, set_.NCCL_MAX_CTAS) if limit is not None]
+    least = [limit for limit in (set_.NCCL_MIN_NCHANNELS, set_.NCCL_MIN_CTAS) if limit is not None]
     return NcclSettings(
         ulysses=config.parallel.cp_method == "ulysses",
         buffer_bytes=SIMPLE if set_.NCCL_BUFFSIZE is None else set_.NCCL_BUFFSIZE,
@@ -96,12 +96,12 @@ def nccl_settings(config: RunConfig) -> NcclSettings:
 
 def layout_overhead(layout: Layout, wanted: NcclSettings) -> DeviceOverhead:
     """The same of a layout; of a pipeline's rank with most neighbours."""
-    found = tuple(communicators(layout, wanted.ulysses))
+    groups = tuple(communicators(layout, wanted.ulysses))
     low, likely, high = (
-        context + sum(_bytes(one, _channels(channels, wanted), wanted, largest) for one in found)
+        context + sum(_bytes(group, _channels(channels, wanted), wanted, largest) for group in groups)
         for context, channels, largest in zip(CONTEXT_BYTES, CHANNELS, (False, False, True), strict=True)
     )
-    return DeviceOverhead(likely, low, high, found)
+    return DeviceOverhead(likely, low, high, groups)
 
 
 def communicators(layout: Layout, ulysses: bool = False) -> Iterator[Communicator]:
@@ -147,20 +147,20 @@ def _channels(usual: int, wanted: NcclSettings) -> int:
     )  # as NCCL: the least wins
 
 
-def _bytes(one: Communicator, channels: int, wanted: NcclSettings, largest: bool) -> int:
+def _bytes(communicator: Communicator, channels: int, wanted: NcclSettings, largest: bool) -> int:
     """On the device. ``largest``: beside a ring trees as well, and sums in switches."""
     receiving, sending = _steps(_HEAD + _LL + _LL128 + wanted.buffer_bytes), _STEP
     both = receiving + sending
     messages = 1 << (channels - 1).bit_length()  # a power of two
     connected = {
-        "collective": channels * both * (2 if largest and one.ranks > 2 else 1),
-        "exchange": messages * both * (one.ranks - 1),
+        "collective": channels * both * (2 if largest and communicator.ranks > 2 else 1),
+        "exchange": messages * both * (communicator.ranks - 1),
         "ring": messages * both,
         "sends": messages * sending,
         "receives": messages * receiving,
-    }[one.use]
-    in_switches = largest and wanted.switches and one.use == "collective"
-    summed = 2 * _SWITCH_CHANNELS * _SWITCH_BYTES * min(one.ranks, _NODE) if in_switches else 0
+    }[communicator.use]
+    in_switches = largest and wanted.switches and communicator.use == "collective"
+    summed = 2 * _SWITCH_CHANNELS * _SWITCH_BYTES * min(communicator.ranks, _NODE) if in_switches else 0
     return messages * _SMALL + connected + summed
 
 

@@ -156,14 +156,6 @@ def shared_parameters(work: Workload) -> int:
     return parameters(replace(work, layer_groups=None, tied_embeddings=False)) - parameters(work)
 
 
-def active_parameters(work: Workload) -> int:
-    """Parameters that take part in one token: all but the experts it is not sent to."""
-    if work.experts is None:
-        return parameters(work)
-    idle = work.experts - work.experts_per_token
-    return parameters(work) - _parameter_sets(work) * idle * _expert(work)
-
-
 def model_flops_per_step(work: Workload) -> int:
     """Forward and backward FLOPs of a step without recomputation.
 

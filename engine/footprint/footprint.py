@@ -57,8 +57,8 @@ class Footprint:
     @property
     def total_bytes(self) -> int:
         """All that is on the rank's device."""
-        held = self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
-        return held + self.activation_bytes + self.buffer_bytes
+        held_bytes = self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+        return held_bytes + self.activation_bytes + self.buffer_bytes
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, with the total."""
@@ -107,8 +107,10 @@ def parts_of(config: RunConfig, chosen: Plan) -> list[Part]:
     shape = resolve(config.model)
     layers = layers_of_stages(shape.layers, chosen.stages, config.schedule.stage_layers)
     return [
-        Part(len(one), one.start == 0, one.stop == shape.layers, chosen.turns_at_once(stage), one.start)
-        for stage, one in enumerate(layers)
+        Part(
+            len(layer), layer.start == 0, layer.stop == shape.layers, chosen.turns_at_once(stage), layer.start
+        )
+        for stage, layer in enumerate(layers)
     ]
 
 
@@ -119,22 +121,27 @@ def sums_whole_gradients(config: RunConfig) -> bool:
     return accumulation(config) > 1 and not config.parallel.reduce_every_micro_batch
 
 
-def activation_bytes(actions: Sequence[Action], kept: Mapping[int, ActivationBytes]) -> tuple[int, int]:
+def activation_bytes(
+    actions: Sequence[Action], bytes_of_stages: Mapping[int, ActivationBytes]
+) -> tuple[int, int]:
     """Most that a rank's list keeps at once of its stages, on the device and on the host.
 
     Each forward adds what its stage keeps, each backward takes it away; of a split one W takes what I leaves.
     """
     change, on_host = dict[tuple[Work, int], int](), dict[tuple[Work, int], int]()
-    for stage, one in kept.items():
-        change[Work.FORWARD, stage], change[Work.BACKWARD, stage] = one.device, -one.device
-        change[Work.INPUT, stage], change[Work.WEIGHT, stage] = one.waiting - one.device, -one.waiting
-        on_host[Work.FORWARD, stage], on_host[Work.BACKWARD, stage] = one.host, -one.host
-        on_host[Work.INPUT, stage], on_host[Work.WEIGHT, stage] = -one.host, 0
+    for stage, stage_bytes in bytes_of_stages.items():
+        change[Work.FORWARD, stage], change[Work.BACKWARD, stage] = stage_bytes.device, -stage_bytes.device
+        change[Work.INPUT, stage], change[Work.WEIGHT, stage] = (
+            stage_bytes.waiting - stage_bytes.device,
+            -stage_bytes.waiting,
+        )
+        on_host[Work.FORWARD, stage], on_host[Work.BACKWARD, stage] = stage_bytes.host, -stage_bytes.host
+        on_host[Work.INPUT, stage], on_host[Work.WEIGHT, stage] = -stage_bytes.host, 0
     device, host = (
         max(accumulate(changes[action.work, action.stage] for action in actions))
         for changes in (change, on_host)
     )
-    return device + max(one.returning for one in kept.values()), host
+    return device + max(stage_bytes.returning for stage_bytes in bytes_of_stages.values()), host
 
 
 def clip_to_budget(config: RunConfig, size: int) -> int:
@@ -145,20 +152,20 @@ def clip_to_budget(config: RunConfig, size: int) -> int:
 
 def _footprint(config: RunConfig, chosen: Plan, place: int, flying: float) -> Footprint:
     layout, parts = layout_of(config), parts_of(config, chosen)
-    own = {stage: parts[stage] for stage in chosen.stages_of(place)}
-    stages = trained_parameters(config, list(own.values()))
-    frozen = parameters_by_stage(config, list(own.values())) if adapts(config) else []
-    elements = sum(kept_elements(one, layout) for one in (*frozen, *stages))
-    whole = sum(one.elements for one in stages)
-    kept = {stage: kept_of(config, part) for stage, part in own.items()}
-    layers = sum(part.layers for part in own.values())
-    optimizer = sum(optimizer_bytes(config, one) for one in stages)
-    device, host = activation_bytes(chosen.actions[place], kept)
+    own_parts = {stage: parts[stage] for stage in chosen.stages_of(place)}
+    stages = trained_parameters(config, list(own_parts.values()))
+    frozen = parameters_by_stage(config, list(own_parts.values())) if adapts(config) else []
+    elements = sum(kept_elements(weights, layout) for weights in (*frozen, *stages))
+    whole = sum(stage.elements for stage in stages)
+    bytes_of_stages = {stage: kept_of(config, part) for stage, part in own_parts.items()}
+    layers = sum(part.layers for part in own_parts.values())
+    optimizer = sum(optimizer_bytes(config, stage) for stage in stages)
+    device, host = activation_bytes(chosen.actions[place], bytes_of_stages)
     device = clip_to_budget(config, device)
     published = published_bytes(config, layers)
-    remembered = sum(remembered_bytes(config, part) for part in own.values())
+    remembered = sum(remembered_bytes(config, part) for part in own_parts.values())
     return Footprint(
-        stages=tuple(own),
+        stages=tuple(own_parts),
         rank=layout.rank(Coordinates(pp=place)),
         ranks=layout.world_size // layout.pp,
         layers=layers,

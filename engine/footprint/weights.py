@@ -71,9 +71,9 @@ class StageWeights:
 def parameters_by_stage(config: RunConfig, parts: Sequence[Part]) -> list[StageWeights]:
     """The parameters of a rank's stages, before ZeRO splits them; what stages share counts with the first of them."""
     shape, sharing = resolve(config.model), sharing_of(config.model)
-    found, known, embedded = list[StageWeights](), set[int](), False
+    stages, counted, embedded = list[StageWeights](), set[int](), False
     for part in parts:
-        layers = {sharing.first(layer) for layer in range(part.start, part.start + part.layers)} - known
+        layers = {sharing.first(layer) for layer in range(part.start, part.start + part.layers)} - counted
         embedding: list[TensorPart] = ["embedding"] * part.is_first
         ends: list[TensorPart] = embedding + ["head"] * part.is_last
         if sharing.tied is not None:
@@ -87,9 +87,9 @@ def parameters_by_stage(config: RunConfig, parts: Sequence[Part]) -> list[StageW
             for end in ends
         ]
         root += [Weight(shape.hidden, 1, is_whole=_leaves_whole(config))] * part.is_last
-        found.append(StageWeights(len(layers), _block(config, shape), tuple(root)))
-        known |= layers
-    return found
+        stages.append(StageWeights(len(layers), _block(config, shape), tuple(root)))
+        counted |= layers
+    return stages
 
 
 def trained_parameters(config: RunConfig, parts: Sequence[Part]) -> list[StageWeights]:
@@ -97,7 +97,10 @@ def trained_parameters(config: RunConfig, parts: Sequence[Part]) -> list[StageWe
     if not adapts(config):
         return parameters_by_stage(config, parts)
     factors = [side_factors(config, range(part.start, part.start + part.layers)) for part in parts]
-    return [StageWeights(0, (), tuple(Weight(one.rows, one.columns) for one in found)) for found in factors]
+    return [
+        StageWeights(0, (), tuple(Weight(matrix.rows, matrix.columns) for matrix in matrices))
+        for matrices in factors
+    ]
 
 
 def is_replicated(config: RunConfig, matrices: TensorPart) -> bool:
@@ -116,9 +119,12 @@ def column_ranks(config: RunConfig, matrices: TensorPart) -> int:
     return layout_of(config).inner if split else 1
 
 
-def sharded_elements(held: StageWeights, layout: Layout) -> int:
+def sharded_elements(weights: StageWeights, layout: Layout) -> int:
     """Elements of a rank's slices under ZeRO 2 and 3: rows are dealt out evenly, the last ranks' may be padding."""
-    return sum(-(-one.rows // _sharers(one, layout)) * one.columns * one.copies for one in held.weights)
+    return sum(
+        -(-weight.rows // _sharers(weight, layout)) * weight.columns * weight.copies
+        for weight in weights.weights
+    )
 
 
 def parameter_bytes(config: RunConfig, elements: int) -> int:
@@ -126,11 +132,11 @@ def parameter_bytes(config: RunConfig, elements: int) -> int:
     return elements * (2 if _is_narrow(config) else FP32_BYTES)
 
 
-def optimizer_bytes(config: RunConfig, held: StageWeights) -> int:
+def optimizer_bytes(config: RunConfig, weights: StageWeights) -> int:
     """The optimizer's averages in fp32, and an fp32 copy of parameters that are bf16 or on another device."""
     has_copy, layout = _is_narrow(config) or offloads_optimizer(config), layout_of(config)
-    updated = updated_elements(held, layout)
-    saved = muon_elements(held) if config.train.optimizer == "muon" else 0
+    updated = updated_elements(weights, layout)
+    saved = muon_elements(weights) if config.train.optimizer == "muon" else 0
     return FP32_BYTES * ((averages(config.train) + has_copy) * updated - saved)
 
 
@@ -139,9 +145,11 @@ def averages(train: Train) -> int:
     return OPTIMIZERS[train.optimizer].averages(train)
 
 
-def muon_elements(held: StageWeights) -> int:
+def muon_elements(weights: StageWeights) -> int:
     """What Muon updates: the matrices of blocks, experts apart. Rules keep them whole."""
-    return held.layers * sum(one.elements for one in held.block if one.columns > 1 and not one.is_stack)
+    return weights.layers * sum(
+        weight.elements for weight in weights.block if weight.columns > 1 and not weight.is_stack
+    )
 
 
 def offloads_optimizer(config: RunConfig) -> bool:
@@ -149,9 +157,9 @@ def offloads_optimizer(config: RunConfig) -> bool:
     return config.memory.offload in ("optimizer", "both")
 
 
-def kept_elements(held: StageWeights, layout: Layout) -> int:
+def kept_elements(weights: StageWeights, layout: Layout) -> int:
     """Parameters that a rank holds from step to step."""
-    return sharded_elements(held, layout) if layout.zero_stage >= 2 else held.elements
+    return sharded_elements(weights, layout) if layout.zero_stage >= 2 else weights.elements
 
 
 def buffer_bytes(config: RunConfig, stages: Sequence[StageWeights], place: int, chosen: Plan) -> int:
@@ -161,7 +169,7 @@ def buffer_bytes(config: RunConfig, stages: Sequence[StageWeights], place: int, 
         + _gradient_buffers(config, stages)
         + _messages(config, place, chosen)
         + _gathered_again(config)
-        + outer_bytes(config, sum(updated_elements(one, layout_of(config)) for one in stages))
+        + outer_bytes(config, sum(updated_elements(stage, layout_of(config)) for stage in stages))
     )
 
 
@@ -189,8 +197,8 @@ def _block(config: RunConfig, shape: ModelShape) -> tuple[Weight, ...]:
         up, down = width // tensor_ranks(config, "gate_up"), width // tensor_ranks(config, "down")
         return (*attention, *norms, Weight(up, hidden, 2), Weight(hidden, down))
     matrix = (config.model.expert_ffn_hidden or width) // config.parallel.tp * hidden
-    own = Weight(experts // config.parallel.ep, matrix, 3, is_expert=config.parallel.ep > 1, is_stack=True)
-    return (*attention, *norms, Weight(experts, hidden, is_whole=whole), own)
+    stack = Weight(experts // config.parallel.ep, matrix, 3, is_expert=config.parallel.ep > 1, is_stack=True)
+    return (*attention, *norms, Weight(experts, hidden, is_whole=whole), stack)
 
 
 def _leaves_whole(config: RunConfig) -> bool:
@@ -207,12 +215,12 @@ def _sharers(weight: Weight, layout: Layout) -> int:
     return layout.inner // layout.ep if weight.is_expert else layout.shard
 
 
-def updated_elements(held: StageWeights, layout: Layout) -> int:
+def updated_elements(weights: StageWeights, layout: Layout) -> int:
     """Elements that a rank's optimizer updates: all, or under ZeRO 1 its slice of the buckets."""
     if layout.zero_stage != 1:
-        return kept_elements(held, layout)
+        return kept_elements(weights, layout)
     total = 0
-    for weight in held.weights:
+    for weight in weights.weights:
         sharers = layout.inner // layout.ep if weight.is_expert else layout.inner
         total += -(-weight.elements // (1 if weight.alone else sharers))
     return total
@@ -227,12 +235,12 @@ def _parameter_buffers(config: RunConfig, stages: Sequence[StageWeights]) -> int
     if config.parallel.zero_stage < 2:
         return 0
     element = sizes_of(config).element
-    blocks = [_gathered_elements(one.block) for one in stages]
-    roots = [_gathered_elements(one.root) for one in stages]
+    blocks = [_gathered_elements(stage.block) for stage in stages]
+    roots = [_gathered_elements(stage.root) for stage in stages]
     if config.parallel.zero_stage == 2:
-        gathered = sum(_gathered_elements(one.weights) for one in stages)
+        gathered = sum(_gathered_elements(stage.weights) for stage in stages)
     elif SCHEDULES[config.schedule.kind].chunk_by_chunk and accumulation(config) > 1:
-        gathered = max(_gathered_elements(one.weights) for one in stages)
+        gathered = max(_gathered_elements(stage.weights) for stage in stages)
     else:
         gathered = max(map(sum, zip(blocks, roots, strict=True)))
     unit, ahead = max(*blocks, *roots), config.overlap.prefetch
@@ -252,26 +260,29 @@ def _gathered_elements(weights: Sequence[Weight]) -> int:
 def _gradient_buffers(config: RunConfig, stages: Sequence[StageWeights]) -> int:
     """What compression left out, and its messages; under ZeRO 1 a slice of a bucket; gradients that are delayed."""
     layout, settings = layout_of(config), settings_of(config.compression)
-    elements = sum(one.elements for one in stages)
+    elements = sum(stage.elements for stage in stages)
     if layout.inner == 1:
         return 0
-    kept = FP32_BYTES * elements * (settings.error_feedback + (config.compression.plan != "none"))
-    kept += FP32_BYTES * elements * config.overlap.delay
+    kept_bytes = FP32_BYTES * elements * (settings.error_feedback + (config.compression.plan != "none"))
+    kept_bytes += FP32_BYTES * elements * config.overlap.delay
     if layout.zero_stage:
         coarse = round(2 * _sent_bytes(settings, layout.inner) * elements)
-        return kept + coarse + (_slice_bytes(config, stages) if layout.zero_stage == 1 else 0)
+        return kept_bytes + coarse + (_slice_bytes(config, stages) if layout.zero_stage == 1 else 0)
     if settings.method == "none":
         keep = config.train.slice_keep
-        return kept + (round(FP32_BYTES * elements * keep) if keep < 1 else 0)  # slices leave packed
+        return kept_bytes + (round(FP32_BYTES * elements * keep) if keep < 1 else 0)  # slices leave packed
     sides = sum(
-        (one.rows + one.columns) * one.copies for held in stages for one in held.weights if one.columns > 1
+        (weight.rows + weight.columns) * weight.copies
+        for stage_weights in stages
+        for weight in stage_weights.weights
+        if weight.columns > 1
     )
     method, traffic = COMPRESSION_METHODS[settings.method], _traffic(settings, layout.inner, sides / elements)
-    return kept + round(method.message_bytes(traffic) * elements)
+    return kept_bytes + round(method.message_bytes(traffic) * elements)
 
 
 def _slice_bytes(config: RunConfig, stages: Sequence[StageWeights]) -> int:
-    biggest = max(weight.rows * weight.columns for one in stages for weight in one.weights)
+    biggest = max(weight.rows * weight.columns for stage in stages for weight in stage.weights)
     return round(max(config.overlap.bucket_mb * MIB, FP32_BYTES * biggest)) // layout_of(config).inner
 
 

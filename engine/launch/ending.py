@@ -65,16 +65,16 @@ def _order_of_exits(end: ProcessExit) -> tuple[int, bool, int]:
 
 
 def _outcome_of_exit(end: ProcessExit) -> RunOutcome:
-    who, code = "the command" if end.rank is None else f"rank {end.rank}", end.exit_code
+    process, code = "the command" if end.rank is None else f"rank {end.rank}", end.exit_code
     if end.ending is not None:
         printed = cause_printed_in(end.last_lines)
         line = f": {printed[1]}" if printed and printed[0] is end.ending else ""
-        reason = f"{who} {end.ending.facts.counted}{line}"
+        reason = f"{process} {end.ending.facts.counted}{line}"
         return RunOutcome(end.ending, reason, end.rank, end.phase, end.last_lines)
     if end.orphaned:
         reason = "the fork server of the ranks died, and they were ended after it"
         return RunOutcome(Ending.CRASHED, reason, None, end.phase, end.last_lines, True)
-    reason = f"{who} died without a report" if code is None else f"{who} {describe_exit(code)}"
+    reason = f"{process} died without a report" if code is None else f"{process} {describe_exit(code)}"
     outside = code is not None and -code in SENT_FROM_OUTSIDE
     return RunOutcome(Ending.CRASHED, reason, end.rank, end.phase, end.last_lines, outside)
 

@@ -42,7 +42,7 @@ def explain(progress: Progress, folder: Path) -> StuckCollective | None:
         if document is None:
             continue
         try:
-            dump = merge_dumps([parse(one.encode(), document["since_unix"]) for one in document["dumps"]])
+            dump = merge_dumps([parse(text.encode(), document["since_unix"]) for text in document["dumps"]])
         except (DumpError, KeyError, AttributeError):
             continue
         members = {group: tuple(ranks) for group, ranks in document.get("members", {}).items()}
@@ -52,16 +52,16 @@ def explain(progress: Progress, folder: Path) -> StuckCollective | None:
 
 
 def outcome_of(
-    culprit: RankProgress, known: bool, waited_in: StuckCollective | None, last_lines: tuple[str, ...] = ()
+    culprit: RankProgress, is_known: bool, waited_in: StuckCollective | None, last_lines: tuple[str, ...] = ()
 ) -> RunOutcome:
-    """A hang in words: the rank that stands still, and the collective that others wait in. One that is not ``known`` to
-    hold up the others is not blamed.
+    """A hang in words: the rank that stands still, and the collective that others wait in. One of which it is
+    not known (``is_known``) that it holds up the others is not blamed.
     """
     where = f"in step {culprit.step}" if culprit.step >= 0 else "before its first step"
     reason = f"rank {culprit.rank} made no progress for {culprit.age_seconds:.0f} s {where}"
-    reason += "" if known else "; it waited, and which rank held the others up is not known"
+    reason += "" if is_known else "; it waited, and which rank held the others up is not known"
     reason += f"; {waited_in}" if waited_in else ""
-    return RunOutcome(Ending.HANG, reason, culprit.rank if known else None, culprit.phase, last_lines)
+    return RunOutcome(Ending.HANG, reason, culprit.rank if is_known else None, culprit.phase, last_lines)
 
 
 def _files(folder: Path) -> dict[int, Path]:
@@ -105,8 +105,8 @@ class HangWatch:
             self._progress.request_dump()  # all wait: whoever holds them up is on another host
             return
         stuck = None if self._stale else explain(self._progress, self._folder)
-        culprit, known = find_culprit(culprit, places, stuck.held_up_by if stuck else (), stopped)
-        self._tell(outcome_of(culprit, known, stuck))
+        culprit, is_known = find_culprit(culprit, places, stuck.held_up_by if stuck else (), stopped)
+        self._tell(outcome_of(culprit, is_known, stuck))
 
     def close(self) -> None:
         """Close the page."""

@@ -37,11 +37,11 @@ class RankHosts:
         LabError: the lab could not be set up.
     """
 
-    def __init__(self, asked: sections.Lab) -> None:
-        self.asked = asked
+    def __init__(self, section: sections.Lab) -> None:
+        self.asked = section
         self._lock: int | None = None
         self._links: LinkStates | None = None
-        shape = shape_of(asked)
+        shape = shape_of(section)
         self._lab = None if shape is None else self._take_or_make(shape)
         self.store_address = "127.0.0.1" if self._lab is None else lab.switch_address()
         try:
@@ -116,14 +116,14 @@ class RankHosts:
         return netns.run_inside(self._lab.switch, lambda: call_without_stderr(listen))
 
     def _take_or_make(self, shape: Shape) -> lab.Lab:
-        kept = lab.make_lasting_lab(shape)
-        self._lock = registry.hold(kept)
+        lasting = lab.make_lasting_lab(shape)
+        self._lock = registry.hold(lasting)
         if self._lock is not None:
-            return kept
+            return lasting
         registry.sweep()
-        made = lab.make_process_lab(shape)
-        made.set_up()
-        return made
+        lab_ = lab.make_process_lab(shape)
+        lab_.set_up()
+        return lab_
 
 
 def call_without_stderr(make: Callable[[], dist.TCPStore]) -> dist.TCPStore:
@@ -177,8 +177,8 @@ class LocalPool:
         devices = devices_of(launch.config)
         alone = self._fresh_on_cpu and launch.devices.kind == "cpu"
         self._most_runs = 1 if alone else _RUNS_PER_WORKER
-        there = self._ensure(place.namespaces(len(devices)), launch.config.environment)
-        workers = [there[device] for device in devices]
+        standing = self._ensure(place.namespaces(len(devices)), launch.config.environment)
+        workers = [standing[device] for device in devices]
         launch.on_ranks([worker.process.pid or 0 for worker in workers])
         watch = Watch(launch, workers, deadline, lambda: place.broken(launch.config))
         self._hand_out(launch, workers, place, devices)

@@ -60,8 +60,8 @@ class HostProcess:
     ) -> None:
         ranks = ",".join(f"{rank}:{pid}" for rank, pid in enumerate(pids) if pid)
         times = [f"{interval_seconds:g}", f"{patience_seconds:g}"]
-        given = [str(folder), host, *times, "orders" if takes_orders else "-", ranks]
-        self._arguments = ["-m", __name__, *given]
+        arguments = [str(folder), host, *times, "orders" if takes_orders else "-", ranks]
+        self._arguments = ["-m", __name__, *arguments]
         self._host = host
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -141,13 +141,13 @@ class OrderTaker:
 def _on_page(without: str, wanted: bool, make: Callable[[], Worker]) -> Iterator[Worker | None]:
     """Something that works on the host's page of progress; where there is none, it is said what goes ``without``."""
     try:
-        made = make() if wanted else None
+        page = make() if wanted else None
     except (OSError, ValueError, struct.error) as error:
         print(f"warning: {without}: {error}", file=sys.stderr)
-        made = None
-    yield made
-    if made is not None:
-        made.close()
+        page = None
+    yield page
+    if page is not None:
+        page.close()
 
 
 if __name__ == "__main__":

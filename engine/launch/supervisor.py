@@ -124,12 +124,15 @@ class Watch:
         self._exits[rank] = self._exit_of(rank, worker.process.exitcode)
 
     def _exit_of(self, rank: int, exit_code: int | None) -> ProcessExit:
-        here = next((place for place in self._progress.ranks() if place.rank == rank), None)
+        place_of_rank = next((place for place in self._progress.ranks() if place.rank == rank), None)
         lines = _tail(self._launch.folder / LOGS / f"rank-{rank}.log")
         worker = self._workers[rank]
         killed_by_kernel = exit_code == -9 and ending.was_killed(worker.process.pid or 0, self._oom_kills)
-        phase, known = here.phase if here else None, ending.ending_of_process(lines, killed_by_kernel)
-        return ProcessExit(rank, exit_code, phase, lines, known, worker.orphaned)
+        phase, by_process = (
+            place_of_rank.phase if place_of_rank else None,
+            ending.ending_of_process(lines, killed_by_kernel),
+        )
+        return ProcessExit(rank, exit_code, phase, lines, by_process, worker.orphaned)
 
     def _trouble(self) -> RunOutcome | None:
         """An ending once a rank died or reported a failure; peers get a moment to report theirs."""
@@ -146,8 +149,8 @@ class Watch:
     def _impatience(self) -> RunOutcome | None:
         ranks = self._unfinished_ranks()
         patience = self._launch.config.train.step_timeout_seconds
-        asked = None if self._early else self._stop_asked_at  # who does not answer an early end hangs
-        if asked is not None and time.monotonic() - asked > patience:
+        asked_at = None if self._early else self._stop_asked_at  # who does not answer an early end hangs
+        if asked_at is not None and time.monotonic() - asked_at > patience:
             return RunOutcome(Ending.STOPPED, "stopped on request; ranks did not answer and were killed")
         stopped = stopped_processes(ranks, patience)
         culprit = hanging_rank(ranks, patience, stopped)
@@ -157,9 +160,9 @@ class Watch:
             if suspect != self._suspect:
                 return None
             stuck = explain(self._progress, self._launch.folder)
-            culprit, known = find_culprit(culprit, ranks, stuck.held_up_by if stuck else (), stopped)
+            culprit, is_known = find_culprit(culprit, ranks, stuck.held_up_by if stuck else (), stopped)
             lines = _tail(self._launch.folder / LOGS / f"rank-{culprit.rank}.log")
-            return outcome_of(culprit, known, stuck, lines)
+            return outcome_of(culprit, is_known, stuck, lines)
         if time.monotonic() > self._deadline:
             return overdue_outcome(ranks, self._launch.config.train.timeout_seconds)
         return None

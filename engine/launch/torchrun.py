@@ -63,9 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("config", type=Path, help="config.json as exported")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where the run folder goes")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        config = _load_config(given.config)
+        config = _load_config(options.config)
     except WorkbenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -74,14 +74,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     for name, value in alone.items():
         os.environ.setdefault(name, value)
-    store, here, _ = next(iter(rendezvous("env://", timeout=group_timeout(config))))
+    store, rank, _ = next(iter(rendezvous("env://", timeout=group_timeout(config))))
     try:
-        chosen = choose_devices(config, store, here, len(layout.devices_of(config)))
+        chosen = choose_devices(config, store, rank, len(layout.devices_of(config)))
         interfaces.require(config, chosen)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return _run(config, given.out, store, chosen)
+    return _run(config, options.out, store, chosen)
 
 
 def _with_variables(config: RunConfig, arguments: Sequence[str]) -> None:
@@ -109,18 +109,20 @@ def choose_devices(config: RunConfig, store: dist.Store, place: int, places: int
     Raises:
         InputError: GPUs were asked for by name, and some rank has none; raised on all.
     """
-    own = decisive = _own_choice(config)
+    choice = decisive = _own_choice(config)
     if config.device != "cpu":
         shared = dist.PrefixStore("devices", store)
-        shared.set(f"{place}", msgspec.json.encode(own).decode())
+        shared.set(f"{place}", msgspec.json.encode(choice).decode())
         choices = [msgspec.json.decode(shared.get(f"{number}"), type=_Choice) for number in range(places)]
         shared.set(f"heard-{place}", "")
-        without_gpu = (one for one in choices if one.devices is None or one.devices.kind != "cuda")
-        decisive = next(without_gpu, own)
+        without_gpu = (
+            choice for choice in choices if choice.devices is None or choice.devices.kind != "cuda"
+        )
+        decisive = next(without_gpu, choice)
         if decisive.devices is None and place == 0:
             # This process may hold the store, which is to outlive the others' questions.
             shared.wait([f"heard-{number}" for number in range(places)])
-    where = "" if decisive.host == own.host else f"{decisive.host}: "
+    where = "" if decisive.host == choice.host else f"{decisive.host}: "
     if decisive.devices is None:
         raise InputError("device", "cuda", f"{where}{decisive.remedy}")
     return replace(decisive.devices, reason=f"{where}{decisive.devices.reason}")
@@ -198,12 +200,12 @@ def _train_beside(
 
 def _dead(folder: Path, kills_before: int, ranks: Sequence[int]) -> list[ProcessExit]:
     """Those of these ranks whose process on this host is gone; how, only torchrun is told."""
-    found = []
-    for one in standings(folder):
-        if one.rank in ranks and not is_running(one.pid):
-            known = ending.ending_of_process((), ending.was_killed(one.pid, kills_before))
-            found.append(ProcessExit(one.rank, None, one.phase, (), known))
-    return found
+    dead = []
+    for standing in standings(folder):
+        if standing.rank in ranks and not is_running(standing.pid):
+            by_process = ending.ending_of_process((), ending.was_killed(standing.pid, kills_before))
+            dead.append(ProcessExit(standing.rank, None, standing.phase, (), by_process))
+    return dead
 
 
 def _end(folder: Path, config: RunConfig, backend: str, outcome: RunOutcome) -> None:
@@ -234,8 +236,8 @@ def _shared_folder(config: RunConfig, home: Path, rank: int, chosen: Devices) ->
     name: list[str | None] = [None]
     if rank == 0:
         folder = run_folder.create(home, config, {"purpose": "torchrun"})
-        world, here = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-        note_start(folder, config, chosen, "several hosts" if here < world else None)
+        world, local_size = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+        note_start(folder, config, chosen, "several hosts" if local_size < world else None)
         name[0] = folder.name
     dist.broadcast_object_list(name, src=0)
     folder = home / str(name[0])

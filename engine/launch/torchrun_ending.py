@@ -131,11 +131,11 @@ class EndingReporter:
                 leave(_ASKED_TO_END)
                 return
 
-    def _settle(self, own: list[RankReport]) -> None:
-        if not own or own[0].ending.facts.consequence:
+    def _settle(self, reports: list[RankReport]) -> None:
+        if not reports or reports[0].ending.facts.consequence:
             self._hear(_GRACE_SECONDS, enough=self._ranks - 1)
         try:
-            self._write(self._ending([*own, *self._heard]))
+            self._write(self._ending([*reports, *self._heard]))
         finally:
             self._over.set()
             with contextlib.suppress(RuntimeError):

@@ -212,10 +212,10 @@ class Offload:
     def _leaves(self, parked: OffloadedBlock) -> bool:
         """Whether anything of a block does, once the one before it is gone."""
         self.wait()
-        taken, left, self._departure = parked.settle()
-        self.host_bytes += taken
-        self.device_bytes += left
-        return taken > 0
+        moved, remaining, self._departure = parked.settle()
+        self.host_bytes += moved
+        self.device_bytes += remaining
+        return moved > 0
 
 
 def _fetch_early(x: Tensor, before: weakref.ref[OffloadedBlock] | None) -> None:
@@ -290,15 +290,15 @@ class OffloadedBlock:
         Raises:
             RuntimeError: the block wrote over what it had saved.
         """
-        for seen in self._seen.values():
-            if torch_private.version_of(seen.tensor) != seen.version:
+        for saved in self._seen.values():
+            if torch_private.version_of(saved.tensor) != saved.version:
                 raise RuntimeError("a block changed a tensor in place that its backward needs as it was")
-        flats, left = [seen.flat for seen in self._seen.values()], sum(self._left.values())
+        flats, left_bytes = [saved.flat for saved in self._seen.values()], sum(self._left.values())
         self._seen, self._left = {}, {}
         if not flats:
-            return 0, left, None
+            return 0, left_bytes, None
         self._away = self._copies.start_offload(flats)
-        return self._away.nbytes, left, self._away.leave()
+        return self._away.nbytes, left_bytes, self._away.leave()
 
     def fetch(self) -> None:
         """Start bringing everything back; from then on it lives as long as autograd needs it."""
@@ -315,12 +315,12 @@ class OffloadedBlock:
         return self._back[storage]
 
 
-def _unpack(kept: Tensor | _Handle) -> Tensor:
-    if isinstance(kept, Tensor):
-        return kept
-    back = kept.block.back(kept.storage)
-    empty = torch.empty(0, dtype=kept.dtype, device=back.device)
-    return empty.set_(back.untyped_storage(), kept.offset, kept.shape, kept.stride)
+def _unpack(stored: Tensor | _Handle) -> Tensor:
+    if isinstance(stored, Tensor):
+        return stored
+    back = stored.block.back(stored.storage)
+    empty = torch.empty(0, dtype=stored.dtype, device=back.device)
+    return empty.set_(back.untyped_storage(), stored.offset, stored.shape, stored.stride)
 
 
 def is_weight(tensor: Tensor) -> bool:

@@ -77,10 +77,10 @@ class CopyThread:
     def _pace_copy(self, copy: Callable[[], T], size: int) -> T:
         if self._rate is not None:
             self._free_at = max(time.perf_counter(), self._free_at) + size / self._rate
-        found = copy()
+        result = copy()
         if self._rate is not None:
             time.sleep(max(0.0, self._free_at - time.perf_counter()))
-        return found
+        return result
 
 
 class GpuPendingCopy:
@@ -106,7 +106,7 @@ class PinnedCopy:
 
     def __init__(self, hosts: list[Tensor], flats: list[Tensor], event: torch.cuda.Event) -> None:
         self.hosts, self.event = hosts, event
-        self.nbytes = sum(one.nbytes for one in hosts)
+        self.nbytes = sum(host.nbytes for host in hosts)
         self.flats = flats
 
     def leave(self) -> Callable[[], None]:
@@ -128,7 +128,7 @@ class StreamCopies:
         self._down, self._up = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
     def start_offload(self, flats: Sequence[Tensor]) -> PinnedCopy:
-        hosts = [torch.empty_like(one, device="cpu", pin_memory=True) for one in flats]
+        hosts = [torch.empty_like(flat, device="cpu", pin_memory=True) for flat in flats]
         self._down.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._down):
             for host, flat in zip(hosts, flats, strict=True):
@@ -159,8 +159,8 @@ class StreamCopies:
 
 
 class _PendingHostCopy:
-    def __init__(self, found: Future[list[Tensor]]) -> None:
-        self._found = found
+    def __init__(self, future: Future[list[Tensor]]) -> None:
+        self._found = future
 
     def wait(self) -> list[Tensor]:
         return self._found.result()
@@ -189,8 +189,8 @@ class ThreadCopies:
         self._pool = Pool()
 
     def start_offload(self, flats: Sequence[Tensor]) -> HostCopy:
-        size, given = sum(one.nbytes for one in flats), list(flats)
-        return HostCopy(self._down.submit(lambda: self._copy_all(given), size), size)
+        size, sources = sum(flat.nbytes for flat in flats), list(flats)
+        return HostCopy(self._down.submit(lambda: self._copy_all(sources), size), size)
 
     def start_fetch(self, away: OffloadedCopy) -> _PendingHostCopy:
         assert isinstance(away, HostCopy)
@@ -203,11 +203,11 @@ class ThreadCopies:
 
     def _copy_all(self, tensors: list[Tensor]) -> list[Tensor]:
         """Copies, made by this thread alone: torch would start as many more as an operator has. The list is emptied."""
-        found = [self._pool.take(one.nbytes) for one in tensors]
-        for copy, one in zip(found, tensors, strict=True):
-            np.copyto(copy.numpy(), one.detach().numpy())
+        buffers = [self._pool.take(tensor.nbytes) for tensor in tensors]
+        for copy, tensor in zip(buffers, tensors, strict=True):
+            np.copyto(copy.numpy(), tensor.detach().numpy())
         tensors.clear()
-        return found
+        return buffers
 
 
 class Pool:
@@ -269,13 +269,13 @@ class _File:
         Raises:
             OSError: the disk is full, say; with what to do.
         """
-        left = _bytes_of(flat)
-        while left:
+        remaining = _bytes_of(flat)
+        while remaining:
             try:
-                done = os.pwrite(self.number, left, place)
+                done = os.pwrite(self.number, remaining, place)
             except OSError as error:
                 raise OSError(error.errno, _NOT_WRITTEN.format(error.strerror)) from None
-            left, place = left[done:], place + done
+            remaining, place = remaining[done:], place + done
 
     def read(self, place: int, size: int, pin: bool) -> Tensor:
         """As many bytes, in pinned memory if a GPU is to have them.
@@ -283,14 +283,14 @@ class _File:
         Raises:
             OSError: they are not there.
         """
-        found = torch.empty(size, dtype=torch.uint8, pin_memory=True) if pin else self._pool.take(size)
-        left = _bytes_of(found)
-        while left:
-            done = os.preadv(self.number, [left], place)
+        buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True) if pin else self._pool.take(size)
+        remaining = _bytes_of(buffer)
+        while remaining:
+            done = os.preadv(self.number, [remaining], place)
             if not done:
                 raise OSError(f"{size:,} bytes of activations are no longer in their file")
-            left, place = left[done:], place + done
-        return found
+            remaining, place = remaining[done:], place + done
+        return buffer
 
     def close(self) -> None:
         os.close(self.number)
@@ -310,18 +310,18 @@ class DiskCopies:
         self._staged = StreamCopies(device) if device.type == "cuda" else None
 
     def start_offload(self, flats: Sequence[Tensor]) -> _DiskCopy:
-        places = [(self._file.take(one.nbytes), one.nbytes) for one in flats]
+        places = [(self._file.take(flat.nbytes), flat.nbytes) for flat in flats]
         staged = None if self._staged is None else self._staged.start_offload(flats)
-        given = [] if staged is not None else list(flats)
+        sources = [] if staged is not None else list(flats)
 
         def write() -> None:
             if staged is not None:
                 host_values.wait_for_stream(staged.event)
-                given.extend(staged.hosts)
+                sources.extend(staged.hosts)
                 staged.hosts.clear()
-            for (place, _), flat in zip(places, given, strict=True):
+            for (place, _), flat in zip(places, sources, strict=True):
                 self._file.write(place, flat)
-            given.clear()
+            sources.clear()
 
         return _DiskCopy(places, self._down.submit(write, sum(size for _, size in places)), self._file)
 
@@ -333,8 +333,8 @@ class DiskCopies:
             away.written.result()
             return [self._file.read(place, size, staged is not None) for place, size in away.places]
 
-        found = self._up.submit(read, away.nbytes)
-        return _PendingHostCopy(found) if staged is None else _StagedDiskCopy(found, staged)
+        future = self._up.submit(read, away.nbytes)
+        return _PendingHostCopy(future) if staged is None else _StagedDiskCopy(future, staged)
 
     def close(self) -> None:
         self._down.close()
@@ -345,8 +345,8 @@ class DiskCopies:
 class _StagedDiskCopy:
     """From a file to pinned memory, and from there to a GPU once it is asked for."""
 
-    def __init__(self, found: Future[list[Tensor]], staged: StreamCopies) -> None:
-        self._found, self._staged = found, staged
+    def __init__(self, future: Future[list[Tensor]], staged: StreamCopies) -> None:
+        self._found, self._staged = future, staged
 
     def wait(self) -> list[Tensor]:
         hosts = self._found.result()

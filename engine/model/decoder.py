@@ -133,14 +133,14 @@ class Attention(nn.Module):
 
     def slice(self, keep: float, seed: tuple[int, ...]) -> None:
         """Train a slice of this rank's heads, keys and values with the queries that read them; all of them with 1."""
-        each, groups = self.key.weight.shape[0], self.query.weight.shape[0] // self.key.weight.shape[0]
+        head_rows, groups = self.key.weight.shape[0], self.query.weight.shape[0] // self.key.weight.shape[0]
         for matrix, dim, many in (
             (self.key, 0, 1),
             (self.value, 0, 1),
             (self.query, 0, groups),
             (self.output, 1, groups),
         ):
-            matrix.take(ring_slice(each // self.head_dim, keep, dim, many * self.head_dim, seed))
+            matrix.take(ring_slice(head_rows // self.head_dim, keep, dim, many * self.head_dim, seed))
 
     def forward(self, x: Tensor, rotary: Tensor, visible: Tensor | None = None) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""
@@ -279,14 +279,14 @@ class Decoder(Stage):
         super().__init__()
         self.tp = tp = axes.tensor
         self.embedding = Embedding(shape, tp, dtype, axes.columns) if layers.start == 0 else None
-        kept = activations or Activations()
-        self.offload = kept.offload_of(layers, None)
+        memory = activations or Activations()
+        self.offload = memory.offload_of(layers, None)
         self.blocks = nn.ModuleDict(
-            {str(i): Block(shape, mixture, axes, kept.block_kind(place, i)) for place, i in enumerate(layers)}
+            {str(i): Block(shape, mixture, axes, memory.block_kind(n, i)) for n, i in enumerate(layers)}
         )
         self.sampler: RowSampler | None = None
         self._data_rank = 0 if axes.data is None else axes.data.rank
-        self._sample(kept)
+        self._sample(memory)
         is_last = layers.stop == shape.layers
         self.norm = Norm(shape.hidden) if is_last else None
         self.head = Linear(shape.vocabulary, shape.hidden, tp, _split_dim(tp, "head", 0)) if is_last else None
@@ -357,7 +357,7 @@ class Decoder(Stage):
 
     def units(self) -> list[nn.Module]:
         """Blocks, and what comes before and after them."""
-        ends = [one for one in (self.embedding, self.norm, self.head) if one is not None]
+        ends = [module for module in (self.embedding, self.norm, self.head) if module is not None]
         return [*self.blocks.values(), *ends]
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
@@ -408,8 +408,8 @@ def initialize(model: Decoder, seed: int, sharing: Sharing | None = None) -> Non
     """
     one_name = (sharing or Sharing()).name
     with torch.no_grad():
-        for own, module in model.named_modules():
-            name = one_name(f"{own}.weight").removesuffix(".weight")
+        for module_name, module in model.named_modules():
+            name = one_name(f"{module_name}.weight").removesuffix(".weight")
             if isinstance(module, Mixture):
                 initialize_mixture(module, name, seed)
             elif isinstance(module, (Linear, Embedding)):

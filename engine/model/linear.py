@@ -63,20 +63,20 @@ class RingSlice(NamedTuple):
     def zero_rest(self, whole: Tensor) -> None:
         """Of a tensor like the matrix, what is in no view."""
         size = whole.shape[self.dim]
-        rest = self._replace(first=(self.first + self.length) % size, length=size - self.length)
-        for view in rest.views(whole):
+        unkept = self._replace(first=(self.first + self.length) % size, length=size - self.length)
+        for view in unkept.views(whole):
             view.zero_()
 
 
-def ring_slice(parts: int, keep: float, dim: int, each: int, seed: tuple[int, ...]) -> RingSlice | None:
-    """Of so many parts, of ``each`` rows (``dim`` 0) or columns (1), the share ``keep``; None of all. One seed gives
+def ring_slice(parts: int, keep: float, dim: int, width: int, seed: tuple[int, ...]) -> RingSlice | None:
+    """Of so many parts, of ``width`` rows (``dim`` 0) or columns (1), the share ``keep``; None of all. One seed gives
     the same slice on every rank. Divided by ``keep``, the mean over slices is what all parts give.
     """
     count = count_kept_parts(parts, keep)
     if count == parts:
         return None
     first = int(np.random.SeedSequence(seed).generate_state(1)[0]) % parts
-    return RingSlice(dim, first * each, count * each, 1 / keep if dim else 1.0)
+    return RingSlice(dim, first * width, count * width, 1 / keep if dim else 1.0)
 
 
 def sliced_linear(x: Tensor, weight: Tensor, part: RingSlice) -> Tensor:
@@ -110,14 +110,14 @@ class _SlicedLinear(torch.autograd.Function):
         back = _sum_products(rows, views) if part.dim == 0 else _join_products(rows, views)
         whole = torch.empty_like(weight)
         part.zero_rest(whole)
-        own = part.views(whole)
-        sizes = [view.shape[part.dim] for view in own]
+        kept_views = part.views(whole)
+        sizes = [view.shape[part.dim] for view in kept_views]
         pairs = (
             [(piece, wide) for piece in rows.split(sizes, 1)]
             if part.dim == 0
             else [(rows, piece) for piece in wide.split(sizes, 1)]
         )
-        for view, (left, right) in zip(own, pairs, strict=True):
+        for view, (left, right) in zip(kept_views, pairs, strict=True):
             _product(left.t(), right, view)
         return back.view(x.shape), whole, None
 
@@ -127,19 +127,19 @@ def _join_products(rows: Tensor, matrices: list[Tensor]) -> Tensor:
     if len(matrices) == 1:
         return torch.mm(rows, matrices[0])
     sizes = [matrix.shape[1] for matrix in matrices]
-    found = rows.new_empty(rows.shape[0], sum(sizes))
-    for into, matrix in zip(found.split(sizes, 1), matrices, strict=True):
+    joined = rows.new_empty(rows.shape[0], sum(sizes))
+    for into, matrix in zip(joined.split(sizes, 1), matrices, strict=True):
         torch.mm(rows, matrix, out=into)
-    return found
+    return joined
 
 
 def _sum_products(rows: Tensor, matrices: list[Tensor]) -> Tensor:
     """The sum of products of pieces of ``rows``, side by side, with each matrix [piece, out]."""
     pieces = rows.split([matrix.shape[0] for matrix in matrices], 1)
-    found: Tensor = pieces[0] @ matrices[0]
+    total: Tensor = pieces[0] @ matrices[0]
     for piece, matrix in zip(pieces[1:], matrices[1:], strict=True):
-        found.addmm_(piece, matrix)
-    return found
+        total.addmm_(piece, matrix)
+    return total
 
 
 def _product(left: Tensor, right: Tensor, into: Tensor) -> None:

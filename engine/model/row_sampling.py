@@ -39,29 +39,29 @@ class TokenSample(NamedTuple):
     weights: Tensor
 
 
-def pick(likely: Tensor, kept: int, generator: torch.Generator | None = None) -> TokenSample:
+def pick(likely: Tensor, rows: int, generator: torch.Generator | None = None) -> TokenSample:
     """So many of [tokens] with these probabilities: certain ones first, then draws from the rest, in even steps through
     their sum in random order.
 
     Of c certain ones with the sum P, a drawn one of probability p weighs (1 - P) / ((kept - c) p); c is the number for
     which (1 - P) / (kept - c) is least.
     """
-    largest, order = likely.topk(kept)
-    number = torch.arange(kept, device=likely.device)
+    largest, order = likely.topk(rows)
+    number = torch.arange(rows, device=likely.device)
     sums = largest.double().cumsum(0)
     before = torch.cat((sums.new_zeros(1), sums[:-1]))
-    certain = ((1 - before) / (kept - number)).argmin()
+    certain = ((1 - before) / (rows - number)).argmin()
     is_certain = number < certain
-    rest = likely.double().scatter(0, order, torch.where(is_certain, 0.0, largest.double()))
+    uncertain = likely.double().scatter(0, order, torch.where(is_certain, 0.0, largest.double()))
     shuffled = torch.randperm(len(likely), generator=generator, device=likely.device)
-    edges = rest[shuffled].cumsum(0)
-    whole, draws = edges[-1], kept - certain
+    edges = uncertain[shuffled].cumsum(0)
+    whole, draws = edges[-1], rows - certain
     start = torch.rand((), generator=generator, device=likely.device, dtype=torch.float64)
     at = (number - certain + start).clamp_min(0) / draws * whole
     # Below the last edge: what lies on it would be a token that cannot be drawn.
-    found = torch.searchsorted(edges, at.clamp_max(whole * (1 - 1e-12)), right=True)
-    places = torch.where(is_certain, order, shuffled[found.clamp_max(len(likely) - 1)])
-    weights = torch.where(is_certain, 1.0, whole / (draws * rest[places].clamp_min(1e-300)))
+    drawn = torch.searchsorted(edges, at.clamp_max(whole * (1 - 1e-12)), right=True)
+    places = torch.where(is_certain, order, shuffled[drawn.clamp_max(len(likely) - 1)])
+    weights = torch.where(is_certain, 1.0, whole / (draws * uncertain[places].clamp_min(1e-300)))
     return TokenSample(places, weights.float())
 
 
@@ -95,19 +95,19 @@ class SampledProducts:
     def products(self, x: Tensor, matrices: Sequence[Matrix], slots: Tensor | None) -> tuple[Tensor, ...]:
         """``x`` [sequence, batch, in] times each matrix; ``slots`` [sequence, batch] are its rows'."""
         rows = x.shape[:-1].numel()
-        kept = count_sampled_rows(rows, self.sampler.share)
-        if kept == rows:
+        kept_rows = count_sampled_rows(rows, self.sampler.share)
+        if kept_rows == rows:
             return tuple(matrix(x) for matrix in matrices)
         flat_slots = None if slots is None else slots.flatten()
-        picked = self.pick(x, kept, flat_slots)
+        picked = self.pick(x, kept_rows, flat_slots)
         weights = [matrix.weight for matrix in matrices]
         behind = _BackwardContext(self, matrices, flat_slots)
         out: tuple[Tensor, ...] = _Products.apply(x, picked, behind, *weights)  # type: ignore[no-untyped-call]
         return out
 
-    def pick(self, x: Tensor, kept: int, slots: Tensor | None) -> TokenSample:
+    def pick(self, x: Tensor, rows: int, slots: Tensor | None) -> TokenSample:
         """Rows of ``x`` that count."""
-        return pick(self.likely(x, slots), kept, self.sampler.generator(self._index, x.device))
+        return pick(self.likely(x, slots), rows, self.sampler.generator(self._index, x.device))
 
     @torch.no_grad()
     def likely(self, x: Tensor, slots: Tensor | None) -> Tensor:
@@ -150,16 +150,18 @@ class _Products(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         rows, places, scales, *weights = ctx.saved_tensors
         behind, flat = ctx.behind, [gradient.flatten(0, -2) for gradient in gradients]
-        products = [one @ weight.to(one.dtype) for one, weight in zip(flat, weights, strict=True)]
+        products = [
+            gradient @ weight.to(gradient.dtype) for gradient, weight in zip(flat, weights, strict=True)
+        ]
         if behind.slots is not None:
-            norms = torch.stack([one.float().square().sum(dim=1) for one in flat]).sum(dim=0).sqrt()
+            norms = torch.stack([gradient.float().square().sum(dim=1) for gradient in flat]).sum(dim=0).sqrt()
             behind.products.remember(behind.slots, norms)
         back = torch.stack(products).sum(dim=0) if len(products) > 1 else products[0]
-        own: list[Tensor | None] = []
-        for one, weight, matrix in zip(flat, weights, behind.matrices, strict=True):
-            few = one.index_select(0, places) * scales.unsqueeze(1).to(one.dtype)
+        weight_gradients: list[Tensor | None] = []
+        for gradient, weight, matrix in zip(flat, weights, behind.matrices, strict=True):
+            few = gradient.index_select(0, places) * scales.unsqueeze(1).to(gradient.dtype)
             if matrix.deferred is not None and matrix.deferred.note(matrix.weight, few, rows):
-                own.append(None)
+                weight_gradients.append(None)
             else:
-                own.append(weight_gradient(few, rows).to(weight.dtype))
-        return back.view(ctx.shape), None, None, *own
+                weight_gradients.append(weight_gradient(few, rows).to(weight.dtype))
+        return back.view(ctx.shape), None, None, *weight_gradients

@@ -41,26 +41,32 @@ class Stage(nn.Module):
         """Move it there, with what is no parameter."""
         raise NotImplementedError
 
-    def share(self, sharing: Sharing, known: dict[str, nn.Parameter]) -> None:
-        """Make one parameter of those that share a name, ``known`` ones included, to which this stage's are added."""
+    def share(self, sharing: Sharing, parameters: dict[str, nn.Parameter]) -> None:
+        """Make one parameter of those that share a name, also with those in ``parameters``, which gets this stage's."""
         self.sharing = sharing
         for prefix, module in self.named_modules():
-            for own, parameter in list(module.named_parameters(recurse=False)):
-                one = known.setdefault(sharing.name(f"{prefix}.{own}".lstrip(".")), parameter)
-                if one is not parameter:
-                    setattr(module, own, one)
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                shared = parameters.setdefault(sharing.name(f"{prefix}.{name}".lstrip(".")), parameter)
+                if shared is not parameter:
+                    setattr(module, name, shared)
 
     def model_parameters(self) -> dict[str, nn.Parameter]:
         """Its parameters by the names that they have in the whole model."""
-        return {self.sharing.name(name): one for name, one in self.named_parameters()}
+        return {self.sharing.name(name): parameter for name, parameter in self.named_parameters()}
 
     def trained_parameters(self) -> dict[str, nn.Parameter]:
         """Those of them that learn; the others are frozen."""
-        return {name: one for name, one in self.model_parameters().items() if one.requires_grad}
+        return {
+            name: parameter for name, parameter in self.model_parameters().items() if parameter.requires_grad
+        }
 
     def frozen_parameters(self) -> dict[str, nn.Parameter]:
         """Those of them that stay as they are."""
-        return {name: one for name, one in self.model_parameters().items() if not one.requires_grad}
+        return {
+            name: parameter
+            for name, parameter in self.model_parameters().items()
+            if not parameter.requires_grad
+        }
 
     def groups(self) -> list[list[nn.Module]]:
         """Its blocks in order, those together that share parameters."""

@@ -220,9 +220,9 @@ def _shared_over_stages(
     rank: RankContext, models: Mapping[int, Stage], holders: Holders, split: bool
 ) -> StageSharedParameters:
     """Make one parameter of those of this rank that are to be one; FSDP2 shards each stage by itself."""
-    known: dict[str, nn.Parameter] = {}
+    parameters: dict[str, nn.Parameter] = {}
     for model in models.values():
-        model.share(holders.sharing, {} if rank.layout.zero_stage >= 2 else known)
+        model.share(holders.sharing, {} if rank.layout.zero_stage >= 2 else parameters)
         mark_parameters(model)
     return make_shared_groups(rank, holders, split)
 
@@ -239,11 +239,17 @@ def _replicas(
     parts = {
         stage: _averaged_parameters(rank, map(shared.select_immediate, of)) for stage, of in whole.items()
     }
-    known = {name: one for model in models.values() for name, one in model.trained_parameters().items()}
+    parameters = {
+        name: parameter for model in models.values() for name, parameter in model.trained_parameters().items()
+    }
     last = max(models)
     at_end = _averaged_parameters(
         rank,
-        (part for of in _shared_parameters(rank, models[last], known) for part in shared.group_deferred(of)),
+        (
+            part
+            for of in _shared_parameters(rank, models[last], parameters)
+            for part in shared.group_deferred(of)
+        ),
     )
     return {
         stage: DataParallel(
@@ -256,17 +262,19 @@ def _replicas(
 def _averaged_parameters(rank: RankContext, shared: Iterable[SharedParameters]) -> list[AveragedParameters]:
     sliced = rank.layout.zero_stage == 1
     return [
-        (SlicedParameters if sliced and one.group is not None else AveragedParameters)(
-            one, rank.config, rank.timer, rank.layout.tp
+        (SlicedParameters if sliced and shared_parameters.group is not None else AveragedParameters)(
+            shared_parameters, rank.config, rank.timer, rank.layout.tp
         )
-        for one in shared
-        if one.named
+        for shared_parameters in shared
+        if shared_parameters.named
     ]
 
 
 def _sharded_replica(rank: RankContext, model: Stage, shared: StageSharedParameters) -> FullyShardedReplica:
-    rest = _unsharded_replica(rank, model, shared)
-    return FullyShardedReplica(model, rest, _meshes(rank), rank.config, rank.layout.tp, rank.timer, shared)
+    unsharded = _unsharded_replica(rank, model, shared)
+    return FullyShardedReplica(
+        model, unsharded, _meshes(rank), rank.config, rank.layout.tp, rank.timer, shared
+    )
 
 
 def _unsharded_replica(rank: RankContext, model: Stage, shared: StageSharedParameters) -> DataParallel:
@@ -274,9 +282,9 @@ def _unsharded_replica(rank: RankContext, model: Stage, shared: StageSharedParam
     fp32 = rank.config.with_values({"memory.parameters": "fp32"})
     wide = SharedParameters(wide_parameters(model) if model.narrows(rank.config) else {}, rank.groups.data)
     parts = [
-        AveragedParameters(one, fp32, rank.timer, rank.layout.tp)
-        for one in (shared.select_immediate(wide), *shared.group_deferred(wide))
-        if one.named
+        AveragedParameters(group, fp32, rank.timer, rank.layout.tp)
+        for group in (shared.select_immediate(wide), *shared.group_deferred(wide))
+        if group.named
     ]
     return DataParallel(model, parts)
 
@@ -288,9 +296,11 @@ def _shared_parameters(
     columns are split, of which each rank holds its own.
     """
     groups, ep, late, tp_rank = rank.groups, rank.layout.ep, late_parameters(model), rank.groups.at.tp
-    experts = {name: one for name, one in named.items() if ep > 1 and is_expert(one)}
-    columns = {name: one for name, one in named.items() if is_split_over_data(one)}
-    others = {name: one for name, one in named.items() if name not in experts and name not in columns}
+    experts = {name: parameter for name, parameter in named.items() if ep > 1 and is_expert(parameter)}
+    columns = {name: parameter for name, parameter in named.items() if is_split_over_data(parameter)}
+    others = {
+        name: parameter for name, parameter in named.items() if name not in experts and name not in columns
+    }
     return [
         SharedParameters(others, groups.data, late=late, tp_rank=tp_rank),
         SharedParameters(experts, groups.edp, spread=ep, tp_rank=tp_rank),
@@ -321,7 +331,7 @@ def _messages_of(rank: RankContext, chosen: Plan, blueprint: Blueprint) -> Pipel
     """Messages between the stages of this rank's pipeline, as large as its micro-batches."""
     config, groups = rank.config, rank.groups
     layers = layers_of_stages(blueprint.blocks, chosen.stages, config.schedule.stage_layers)
-    ends = [one.stop - 1 for one in layers[:-1]]
+    ends = [layer.stop - 1 for layer in layers[:-1]]
     kinds = blueprint.messages(ends, _axes(rank), config.batch.micro_batch)
     registers = config.schedule.registers
     return PipelineMessages(chosen, groups.at.pp, groups.pp, groups.pp_back, kinds, rank.device, registers)

@@ -27,9 +27,9 @@ def remove_broken_entries() -> int:
     A file is removed under the lock under which its compiler runs: what another process is writing stays. Ranks may
     call this at the same time; each file is counted by one of them. What cannot be removed is the compiler's to tell.
     """
-    own, default = map(Path, torch_private.compiled_code_folders())
+    own_folder, default = map(Path, torch_private.compiled_code_folders())
     headers = default / _HEADERS
-    folders = {folder: own / _LOCKS for folder in own.iterdir() if folder.is_dir()}
+    folders = {folder: own_folder / _LOCKS for folder in own_folder.iterdir() if folder.is_dir()}
     folders[headers] = headers / _LOCKS
     removed = 0
     for folder, locks in folders.items():
@@ -85,5 +85,5 @@ def _is_whole(path: Path) -> bool:
         return False
     order = "<" if header[5] == 1 else ">"
     (table,) = struct.unpack_from(f"{order}Q", header, 0x28)
-    each, count = struct.unpack_from(f"{order}HH", header, 0x3A)
-    return bool(table > 0 and table + each * count <= size)
+    entry_size, count = struct.unpack_from(f"{order}HH", header, 0x3A)
+    return bool(table > 0 and table + entry_size * count <= size)

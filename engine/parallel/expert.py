@@ -105,9 +105,12 @@ class Islands:
         received = self.between.all_to_all(onward).view(islands, places, -1)
         first, second = wanted.sum(dim=2), relayed.sum(dim=2)
         sizes = [first.sum(dim=0), second.sum(dim=1), second.sum(dim=0), received.sum(dim=(1, 2))]
-        told = host_values.numbers(torch.cat(sizes))
-        to_place, from_place = told[:places], told[places : 2 * places]
-        to_island, from_island = told[2 * places : 2 * places + islands], told[2 * places + islands :]
+        counts_of_ranks = host_values.numbers(torch.cat(sizes))
+        to_place, from_place = counts_of_ranks[:places], counts_of_ranks[places : 2 * places]
+        to_island, from_island = (
+            counts_of_ranks[2 * places : 2 * places + islands],
+            counts_of_ranks[2 * places + islands :],
+        )
         route = TwoStageRoute(
             SortedRoute(
                 _transpose_order(first, sum(to_place)), DirectRoute(self.inside, to_place, from_place)

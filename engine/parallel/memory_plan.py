@@ -75,8 +75,8 @@ def plan_blocks(
 
     with pause_recording():
         mine = measure(rank.config, blueprint, layers, axes, rank.device, copies_of)
-    told = store.gather("measured", asdict(mine))
-    costs = BlockMeasurement(**store.broadcast("slowest", lambda: slowest(told)))
+    measured = store.gather("measured", asdict(mine))
+    costs = BlockMeasurement(**store.broadcast("slowest", lambda: slowest(measured)))
     block = add_seconds(costs_of_block(rank.config), costs)
     stage, choices = rank.groups.at.pp, [block] * len(layers)
     around = stage_surroundings(
@@ -107,8 +107,8 @@ def _best_plan(rank: RankContext, choices: Choices, around: StageOverhead) -> Bl
 
 def _plan_report(plan: BlockPlan, choices: Choices, around: StageOverhead, budget: int) -> dict[str, Any]:
     """The plan, beside the fastest way to treat all blocks alike."""
-    fitting = [one for one in block_plan.uniform(choices, around) if one.peak_bytes <= budget]
-    best = min(fitting, key=lambda one: one.seconds, default=None)
+    fitting = [plan for plan in block_plan.uniform(choices, around) if plan.peak_bytes <= budget]
+    best = min(fitting, key=lambda plan: plan.seconds, default=None)
     return {
         "actions": list(plan.actions),
         "budget_bytes": budget,
@@ -121,13 +121,13 @@ def _plan_report(plan: BlockPlan, choices: Choices, around: StageOverhead, budge
     }
 
 
-def slowest(told: list[dict[str, Any]]) -> dict[str, Any]:
+def slowest(measured: list[dict[str, Any]]) -> dict[str, Any]:
     """The largest of what ranks measured, number by number."""
-    first = told[0]
+    first = measured[0]
     return {
-        name: {key: max(one[name][key] for one in told) for key in value}
+        name: {key: max(measurement[name][key] for measurement in measured) for key in value}
         if isinstance(value, dict)
-        else max(one[name] for one in told)
+        else max(measurement[name] for measurement in measured)
         for name, value in first.items()
     }
 
@@ -136,29 +136,29 @@ def slowest(told: list[dict[str, Any]]) -> dict[str, Any]:
 MORE = 1.001
 
 
-def add_seconds(block: Mapping[BlockAction, Cost], found: BlockMeasurement) -> dict[BlockAction, Cost]:
+def add_seconds(block: Mapping[BlockAction, Cost], measured: BlockMeasurement) -> dict[BlockAction, Cost]:
     """The formula's costs, with what was measured."""
-    whole = max(block["keep"].forward_bytes, found.saved["keep"])
-    return {action: _with_seconds(action, cost, found, whole) for action, cost in block.items()}
+    whole = max(block["keep"].forward_bytes, measured.saved["keep"])
+    return {action: _with_seconds(action, cost, measured, whole) for action, cost in block.items()}
 
 
-def _with_seconds(action: BlockAction, cost: Cost, found: BlockMeasurement, whole: int) -> Cost:
-    forward, backward = found.forward[action], found.backward[action]
+def _with_seconds(action: BlockAction, cost: Cost, measured: BlockMeasurement, whole: int) -> Cost:
+    forward, backward = measured.forward[action], measured.backward[action]
     if action != "keep":  # what does more cannot take less, whatever a busy machine makes of it
-        backward = max(backward, MORE * (found.forward["keep"] + found.backward["keep"]) - forward)
+        backward = max(backward, MORE * (measured.forward["keep"] + measured.backward["keep"]) - forward)
     timed = replace(cost, forward_seconds=forward, backward_seconds=backward)
     if action not in LEAVING:
-        resident = max(cost.resident, found.saved[action])
+        resident = max(cost.resident, measured.saved[action])
         at_once = max(cost.backward_bytes, whole, resident)
         return replace(timed, resident=resident, forward_bytes=resident, backward_bytes=at_once)
     return replace(
         timed,
-        resident=found.saved[action],
+        resident=measured.saved[action],
         forward_bytes=whole,
         backward_bytes=whole,
-        away=whole - found.saved[action],
-        out_seconds=found.out[action],
-        back_seconds=found.back[action],
+        away=whole - measured.saved[action],
+        out_seconds=measured.out[action],
+        back_seconds=measured.back[action],
     )
 
 
@@ -177,34 +177,34 @@ def measure(
     ((shape, dtype),) = blueprint.messages([layers.start], axes, config.batch.micro_batch)
     x = torch.linspace(-1, 1, torch.Size(shape).numel(), dtype=dtype, device=device).view(shape)
     bench = BlockBenchmark(first, x)
-    found = BlockMeasurement({}, {}, {}, {}, {})
+    measured = BlockMeasurement({}, {}, {}, {}, {})
     for action in _WITHOUT_COPIES:
-        found.saved[action] = bench.measure_saved_bytes(action)
-        found.forward[action], found.backward[action] = bench.seconds(action)
+        measured.saved[action] = bench.measure_saved_bytes(action)
+        measured.forward[action], measured.backward[action] = bench.seconds(action)
     for action in LEAVING:
-        _measure_leaving(bench, action, copies_of(action), found)
+        _measure_leaving(bench, action, copies_of(action), measured)
     turn = 0.0
     if layers.stop == blueprint.blocks:
         last = _stage(config, blueprint, range(layers.stop - 1, layers.stop), axes, device)
         turn = BlockBenchmark(last, x).turn_seconds(config)
-    return replace(found, turn=turn)
+    return replace(measured, turn=turn)
 
 
 def _measure_leaving(
-    bench: BlockBenchmark, action: BlockAction, copies: Copies, found: BlockMeasurement
+    bench: BlockBenchmark, action: BlockAction, copies: Copies, measured: BlockMeasurement
 ) -> None:
     offload = Offload()
     offload.tiers = [_TIERS[action]]
     offload.take(_TIERS[action], copies)
     try:
-        found.out[action], found.back[action] = bench.copy_seconds(copies, found.saved["keep"])
+        measured.out[action], measured.back[action] = bench.copy_seconds(copies, measured.saved["keep"])
         forward, backward = bench.seconds(action, offload)
-        found.saved[action] = offload.device_bytes
+        measured.saved[action] = offload.device_bytes
     finally:
         offload.close()
     # Its backward waited for all of the way back, which a plan counts by itself.
-    found.forward[action] = max(forward, found.forward["keep"])
-    found.backward[action] = max(backward - found.back[action], found.backward["keep"])
+    measured.forward[action] = max(forward, measured.forward["keep"])
+    measured.backward[action] = max(backward - measured.back[action], measured.backward["keep"])
 
 
 def _stage(
@@ -227,8 +227,8 @@ class BlockBenchmark:
         (self._block,) = stage.blocks.values()
         # Where documents are masked, of one that fills each sequence.
         batch, length = x.shape[1], len(stage.positions)
-        one = torch.zeros((batch, length), dtype=torch.int64, device=x.device)
-        self._visible = same_document(one) if stage.masked else None
+        tokens = torch.zeros((batch, length), dtype=torch.int64, device=x.device)
+        self._visible = same_document(tokens) if stage.masked else None
 
     def seconds(self, action: BlockAction, offload: Offload | None = None) -> tuple[float, float]:
         """Of a forward and of a backward; what leaves is gone in between, outside of both."""
@@ -238,20 +238,20 @@ class BlockBenchmark:
     def measure_saved_bytes(self, action: BlockAction) -> int:
         """What its forward saves for backward; memory that several tensors share counts once."""
         self._keep(action)
-        seen, alive = dict[int, int](), list[Tensor]()
-        shared = [one for one in (self._stage.rotary, self._visible) if one is not None]
-        resident = [torch_private.memory_identity(one) for one in shared]
+        sizes, alive = dict[int, int](), list[Tensor]()
+        shared = [tensor for tensor in (self._stage.rotary, self._visible) if tensor is not None]
+        resident = [torch_private.memory_identity(tensor) for tensor in shared]
 
         def note(tensor: Tensor) -> Tensor:
             address = torch_private.memory_identity(tensor)
             if not is_weight(tensor) and address not in resident:
-                seen[address] = tensor.untyped_storage().nbytes()
+                sizes[address] = tensor.untyped_storage().nbytes()
                 alive.append(tensor)
             return tensor
 
         with saved_tensors_hooks(note, lambda tensor: tensor):
             self._run(self._input(), None)
-        return sum(seen.values())
+        return sum(sizes.values())
 
     def copy_seconds(self, copies: Copies, size: int) -> tuple[float, float]:
         """Of so many bytes down and up, as the tensors of a block."""

@@ -82,7 +82,11 @@ class PipelineExecutor:
 
     def mixtures(self) -> dict[int, Mixture]:
         """Of all this rank's stages, by layer."""
-        return {layer: one for stage in self.stages.values() for layer, one in stage.model.mixtures().items()}
+        return {
+            layer: mixture
+            for stage in self.stages.values()
+            for layer, mixture in stage.model.mixtures().items()
+        }
 
     def follow(self, training: RankPlan, whole: RankPlan) -> None:
         """From the next step on work by these, which have the same stages on the same ranks, and the same kind of
@@ -153,10 +157,10 @@ class PipelineExecutor:
 
     def tell_registers(self, writer: RecordWriter) -> None:
         """Note what was held between stages, and what a step waited for; nothing without a bound."""
-        held = self._training.messages.held
-        if held.registers is not None:
+        registers = self._training.messages.held
+        if registers.registers is not None:
             seconds = self._register_seconds / max(self._runs, 1)
-            writer.event(REGISTERS, registers=held.registers, most_held=self.most_held, seconds=seconds)
+            writer.event(REGISTERS, registers=registers.registers, most_held=self.most_held, seconds=seconds)
 
     def close(self) -> None:
         """The run is over, however it ended: let go of all that would stay alive in a process that goes on."""
@@ -176,7 +180,7 @@ class PipelineExecutor:
         """The loss, if this is the stage that computes it."""
         stage, key = action.stage, (action.stage, action.micro_batch)
         inputs, targets = batches[action.micro_batch]
-        wanted, given = self._plan.find_input(action), self._plan.find_output(action)
+        wanted, output = self._plan.find_input(action), self._plan.find_output(action)
         x = inputs if wanted is None else self._wait_for(wanted)
         with self._span(action, "forward"):
             if torch.is_grad_enabled():
@@ -190,23 +194,23 @@ class PipelineExecutor:
                 out = self.stages[stage].model.loss(out, targets) / self._over
         if torch.is_grad_enabled():
             self._inputs[key], self._outputs[key] = x, out
-        if given is None:
+        if output is None:
             return [out.detach()]
-        self._messages.give(*given, out.detach())
+        self._messages.give(*output, out.detach())
         return []
 
     def _backward(self, action: Action, last: bool) -> None:
         stage, key = action.stage, (action.stage, action.micro_batch)
-        wanted, given = self._plan.find_input(action), self._plan.find_output(action)
+        wanted, output = self._plan.find_input(action), self._plan.find_output(action)
         gradient = None if wanted is None else self._wait_for(wanted)
         x, out = self._inputs.pop(key), self._outputs.pop(key)
         self._deferred.key = key if action.work is Work.INPUT else None
         with self._span(action, "backward"):
             self.stages[stage].backward(out, gradient, last)
         self._deferred.key = None
-        if given is not None:
+        if output is not None:
             assert x.grad is not None
-            self._messages.give(*given, x.grad)
+            self._messages.give(*output, x.grad)
 
     def _weights(self, action: Action, last: bool) -> None:
         replica = self.stages[action.stage]
@@ -221,14 +225,14 @@ class PipelineExecutor:
     def _measure(self, output: Tensor, targets: Tensor) -> None:
         """The metric of held-out samples; training goes without."""
         if not torch.is_grad_enabled():
-            found = self.stages[self._last].model.metric(output, targets)
-            self._metrics += [] if found is None else [found.detach().double()]
+            metric = self.stages[self._last].model.metric(output, targets)
+            self._metrics += [] if metric is None else [metric.detach().double()]
 
     def _gather_once(self, place: int) -> None:
         """Sharded parameters stay gathered from one micro-batch to the next where a schedule works chunk by chunk."""
         if SCHEDULES[self._plan.kind].chunk_by_chunk:
-            now, rest = self._actions[place], self._actions[place + 1 : place + 2]
-            same = bool(rest) and (rest[0].stage, rest[0].work) == (now.stage, now.work)
+            now, following = self._actions[place], self._actions[place + 1 : place + 2]
+            same = bool(following) and (following[0].stage, following[0].work) == (now.stage, now.work)
             self.stages[now.stage].keep_gathered(same)
 
     def _span(self, action: Action, phase: str) -> AbstractContextManager[None]:

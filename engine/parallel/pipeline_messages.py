@@ -112,7 +112,7 @@ class PipelineMessages:
         """A step begins: the messages of a whole schedule, or of its forwards only, are due."""
         for source, order in self._order.items():
             self._due[source] = deque(
-                one for one in order if one.action.work is Work.FORWARD or not forward_only
+                step for step in order if step.action.work is Work.FORWARD or not forward_only
             )
             self._expect(source)
 
@@ -151,19 +151,19 @@ class PipelineMessages:
             self._here[_Arrival(result)] = tensor
             return
         message = self._end(self._rank, target).send(tensor.contiguous(), target)
-        kept = self._kept.setdefault((result.stage, to_stage), deque())
-        while self.held.registers is None and kept and kept[0].message.is_through:
-            kept.popleft().message.wait()
-        kept.append(_SentMessage(message, self._used_at[result]))
-        self.held.keep(len(kept))
+        results = self._kept.setdefault((result.stage, to_stage), deque())
+        while self.held.registers is None and results and results[0].message.is_through:
+            results.popleft().message.wait()
+        results.append(_SentMessage(message, self._used_at[result]))
+        self.held.keep(len(results))
 
     def close(self) -> None:
         """Wait until everything has left."""
         while self._leaving:
             self._leaving.popleft().wait()
-        for kept in self._kept.values():
-            while kept:
-                kept.popleft().message.wait()
+        for results in self._kept.values():
+            while results:
+                results.popleft().message.wait()
 
     def _meet(self, source: int, target: int) -> None:
         channel = self._end(source, target)
@@ -186,9 +186,9 @@ class PipelineMessages:
 
     def _let_go(self, reader: int, place: int) -> None:
         """Of all that a rank has used up that has come to this place of its list."""
-        for way, kept in self._kept.items():
-            while kept and self._plan.rank_of[way[1]] == reader and kept[0].until <= place:
-                kept.popleft().message.wait()
+        for way, results in self._kept.items():
+            while results and self._plan.rank_of[way[1]] == reader and results[0].until <= place:
+                results.popleft().message.wait()
 
     def _expect(self, source: int) -> None:
         """Be ready for what comes next, one receive ahead of need, if there is a register for it."""
@@ -213,9 +213,9 @@ class PipelineMessages:
         action, plan = arrival.action, self._plan
         if arrival.is_credit:
             return None
-        given = plan.find_output(action)
-        assert given is not None, "nobody is to get it"
-        return action.stage, given[1]
+        output = plan.find_output(action)
+        assert output is not None, "nobody is to get it"
+        return action.stage, output[1]
 
     def _end(self, source: int, target: int) -> Channel:
         channel = self._ends[0] if target > source else self._ends[1]
@@ -225,26 +225,26 @@ class PipelineMessages:
 
 def _places(plan: Plan, rank: int) -> tuple[dict[Action, int], dict[Action, int]]:
     """Places in lists of other ranks: by this rank's result where it is used up, by theirs for it where it is made."""
-    used, made = dict[Action, int](), dict[Action, int]()
+    used, given_counts = dict[Action, int](), dict[Action, int]()
     for other, actions in enumerate(plan.actions):
         for place, action in enumerate(actions if other != rank else ()):
-            wanted, given = plan.find_input(action), plan.find_output(action)
+            wanted, output = plan.find_input(action), plan.find_output(action)
             if wanted is not None and plan.rank_of[wanted.stage] == rank:
                 used[wanted] = place
-            if given is not None and plan.rank_of[given[1]] == rank:
-                made[given[0]] = place
-    return used, made
+            if output is not None and plan.rank_of[output[1]] == rank:
+                given_counts[output[0]] = place
+    return used, given_counts
 
 
 def _arrivals(plan: Plan, rank: int, freed: Mapping[Action, Action]) -> dict[int, list[_Arrival]]:
     """Source -> what comes from it in the order in which it is sent: results of both kinds, and word of what it has
     used up, where ``freed`` names an action of this rank that waits for it.
     """
-    found = dict[int, list[_Arrival]]()
+    arrivals = dict[int, list[_Arrival]]()
     for source, actions in enumerate(plan.actions):
         for action in actions if source != rank else ():
-            if (given := plan.find_output(action)) is not None and plan.rank_of[given[1]] == rank:
-                found.setdefault(source, []).append(_Arrival(given[0]))
+            if (output := plan.find_output(action)) is not None and plan.rank_of[output[1]] == rank:
+                arrivals.setdefault(source, []).append(_Arrival(output[0]))
             if action in freed and plan.rank_of[freed[action].stage] == rank:
-                found.setdefault(source, []).append(_Arrival(action, is_credit=True))
-    return found
+                arrivals.setdefault(source, []).append(_Arrival(action, is_credit=True))
+    return arrivals

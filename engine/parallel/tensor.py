@@ -94,11 +94,11 @@ class TensorParallel:
         """[sequence / tp, batch, width] of each -> [sequence, batch, width / tp], in one message."""
         if self.channel is None:
             return tuple(parts)
-        widths = [one.shape[-1] // self.size for one in parts]
-        by_rank = torch.cat([one.unflatten(-1, (self.size, -1)) for one in parts], dim=-1).flatten(-2)
+        widths = [part.shape[-1] // self.size for part in parts]
+        by_rank = torch.cat([part.unflatten(-1, (self.size, -1)) for part in parts], dim=-1).flatten(-2)
         turned = redistribute(by_rank, _SEQUENCE, _WIDTH, self.channel)
         # Each in memory of its own: a view that backward keeps would keep all of them.
-        return tuple(one.contiguous() for one in turned.split(widths, dim=-1))
+        return tuple(part.contiguous() for part in turned.split(widths, dim=-1))
 
     def width_to_sequence(self, x: Tensor) -> Tensor:
         """[sequence, batch, width / tp] -> [sequence / tp, batch, width]."""

@@ -30,7 +30,9 @@ def regathered_products(x: Tensor, channel: Channel, matrices: Sequence[Matrix])
     """A rank's slice [sequence / tp, ..., in] -> [sequence, ..., out / tp] for each matrix."""
     function: type[torch.autograd.Function] = _RegatheredProducts
     deferrals = [matrix.deferred for matrix in matrices]
-    products: tuple[Tensor, ...] = function.apply(x, channel, deferrals, *(one.weight for one in matrices))
+    products: tuple[Tensor, ...] = function.apply(
+        x, channel, deferrals, *(matrix.weight for matrix in matrices)
+    )
     return products
 
 
@@ -104,21 +106,23 @@ class Chunking(NamedTuple):
             visit(chunk, whole[chunk])
         return whole
 
-    def scatter(self, made: Callable[[int], Tensor], meanwhile: Callable[[], None] = lambda: None) -> Tensor:
+    def scatter(
+        self, make_chunk: Callable[[int], Tensor], meanwhile: Callable[[], None] = lambda: None
+    ) -> Tensor:
         """The sum over ranks of chunks [sequence / chunks, ...]; this rank keeps its slice [sequence / tp, ...].
 
         A chunk is made while the one before is under way, and the last is while ``meanwhile`` goes on.
         """
-        under_way, kept = list[AsyncCall](), list[Tensor]()
+        under_way, chunks = list[AsyncCall](), list[Tensor]()
         for chunk in range(self.chunks):
-            partial = made(chunk).contiguous()
+            partial = make_chunk(chunk).contiguous()
             while under_way:
                 under_way.pop().wait()
-            kept.append(partial.new_empty((len(partial) // self.channel.size, *partial.shape[1:])))
-            under_way.append(AsyncCall(self.channel.start_reduce_scatter_into(kept[-1], partial)))
+            chunks.append(partial.new_empty((len(partial) // self.channel.size, *partial.shape[1:])))
+            under_way.append(AsyncCall(self.channel.start_reduce_scatter_into(chunks[-1], partial)))
         meanwhile()
         under_way.pop().wait()
-        return torch.cat(kept)
+        return torch.cat(chunks)
 
     def rows_of(self, x: Tensor, chunk: int) -> Tensor:
         """What a chunk holds of [sequence, ...], as a view [tp, sequence / (tp * chunks), ...]."""
@@ -135,7 +139,7 @@ def chunked_columns(x: Tensor, cut: Chunking, matrices: Sequence[Matrix]) -> tup
     """A rank's slice [sequence / tp, ..., in] -> [sequence, ..., out / tp] for each matrix."""
     function: type[torch.autograd.Function] = _Columns
     deferrals = [matrix.deferred for matrix in matrices]
-    products: tuple[Tensor, ...] = function.apply(x, cut, deferrals, *(one.weight for one in matrices))
+    products: tuple[Tensor, ...] = function.apply(x, cut, deferrals, *(matrix.weight for matrix in matrices))
     return products
 
 
@@ -167,8 +171,8 @@ class _Columns(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         cut: Chunking = ctx.cut
-        kept, *weights = ctx.saved_tensors
-        narrow = [weight.to(kept.dtype) for weight in weights]
+        saved, *weights = ctx.saved_tensors
+        narrow = [weight.to(saved.dtype) for weight in weights]
         rows = [cut.order_chunks(gradient) for gradient in gradients]
         of_weights = list[Tensor | None]()
 
@@ -179,7 +183,7 @@ class _Columns(torch.autograd.Function):
             return total
 
         def weigh() -> None:
-            whole = cut.gather(kept, lambda *_: None) if cut.regathers else kept
+            whole = cut.gather(saved, lambda *_: None) if cut.regathers else saved
             for parameter, deferral, gradient in zip(ctx.parameters, ctx.deferrals, rows, strict=True):
                 of_weights.append(_of_weight(parameter, deferral, gradient, whole))
 

@@ -92,7 +92,7 @@ class Planner:
         rows = store.gather(f"{step}.rows", self._rows(settings, prices))
         choice = store.broadcast(f"{step}.plan", lambda: self._choice(rows))
         plan = Plan(settings.method, settings.value, choice["layers"])
-        mine = [self._bytes(one, prices) for one in (NO_PLAN, self._rank.plan, plan)]
+        mine = [self._bytes(plan_, prices) for plan_ in (NO_PLAN, self._rank.plan, plan)]
         totals = store.gather(f"{step}.bytes", mine)
         uniform, before, after = store.broadcast(f"{step}.total", lambda: means(totals))
         if config.plan_alpha >= 1 and after >= uniform:
@@ -112,7 +112,11 @@ class Planner:
         """This rank's share of the table, of the layers that some candidate compresses."""
         rows = dict[str, Row]()
         for part in self._parts:
-            for name, slices in (one for content in part.contents for one in group_by_layer(content).items()):
+            for name, slices in (
+                parts_by_layer
+                for content in part.contents
+                for parts_by_layer in group_by_layer(content).items()
+            ):
                 if name in self._watched.sums:
                     row = self._row(part, slices, self._watched.sums[name], settings, prices)
                     rows |= {} if row is None else {name: row}
@@ -128,15 +132,19 @@ class Planner:
     ) -> Row | None:
         """A slice that is left alone loses nothing."""
         values = candidates(settings)
-        price = prices.layer_price(part, tuple(one.shape for one in slices), settings, values)
+        price = prices.layer_price(part, tuple(slice.shape for slice in slices), settings, values)
         if all(map(all, price.alone)):
             return None
         squares = np.zeros(len(values))
-        for place, (one, own) in enumerate(
+        for place, (slice, part_values) in enumerate(
             zip(slices, gradient.split([s.count for s in slices]), strict=True)
         ):
             coded = [at for at, alone in enumerate(price.alone) if not alone[place]]
-            lost = layer_errors(own, one.shape, settings, [values[at] for at in coded]) if coded else []
+            lost = (
+                layer_errors(part_values, slice.shape, settings, [values[at] for at in coded])
+                if coded
+                else []
+            )
             squares[coded] += np.square(lost)
         energy, magnitude = float(sum_of_squares(gradient)), float(torch.linalg.vector_norm(gradient, 1))
         return share_of(squares.tolist(), price.bytes, energy, magnitude, part.copies)
@@ -168,20 +176,22 @@ class GradientSums:
         for name, slices in group_by_layer(content).items():
             if settings.gives(name):
                 continue
-            views = [content.flat[one.start : one.stop] for one in slices]
+            views = [content.flat[slice.start : slice.stop] for slice in slices]
             if name not in self.sums:
                 self.sums[name] = torch.cat(views)
                 continue
-            for part, view in zip(self.sums[name].split([one.count for one in slices]), views, strict=True):
+            for part, view in zip(
+                self.sums[name].split([slice.count for slice in slices]), views, strict=True
+            ):
                 part.add_(view)
 
 
 def group_by_layer(content: Content) -> dict[str, list[Part]]:
     """A bucket's parts by name: one, or where slices go to their owners one for each rank that gets some."""
-    found = dict[str, list[Part]]()
+    parts_by_layer = dict[str, list[Part]]()
     for part in content.parts:
-        found.setdefault(part.name, []).append(part)
-    return found
+        parts_by_layer.setdefault(part.name, []).append(part)
+    return parts_by_layer
 
 
 def next_plan(step: int, every: int) -> int:

@@ -39,10 +39,10 @@ class Prices:
         self, sent: CompressedGradients, shapes: Shapes, settings: Settings, values: Sequence[Value]
     ) -> Price:
         """A layer on its own: its payload's part of what is sent, without what the backend adds to a message."""
-        found = [
+        prices = [
             self._price_of_value(sent, shapes, replace(settings, value=value, values={})) for value in values
         ]
-        return Price([sent.turns * size for size, _ in found], [alone for _, alone in found])
+        return Price([sent.turns * size for size, _ in prices], [alone for _, alone in prices])
 
     def bucket_price(self, sent: CompressedGradients, content: Content, settings: Settings) -> float:
         """All that is sent for a bucket."""
@@ -64,12 +64,12 @@ class Prices:
 def _layer_content(shapes: Shapes, ranks: int) -> Content:
     """A bucket of one layer: as many equal slices as there are ranks, each of its parts at the start of one."""
     counts = [int(np.prod(shape)) for shape in shapes]
-    each = max(counts) if len(shapes) > 1 else -(-counts[0] // ranks)
+    rank_values = max(counts) if len(shapes) > 1 else -(-counts[0] // ranks)
     parts = [
-        Part(str(place), shape, place * each, place * each + count)
+        Part(str(place), shape, place * rank_values, place * rank_values + count)
         for place, (shape, count) in enumerate(zip(shapes, counts, strict=True))
     ]
-    return Content(0, torch.empty(ranks * each, device="meta"), tuple(parts))
+    return Content(0, torch.empty(ranks * rank_values, device="meta"), tuple(parts))
 
 
 def _unsent(

@@ -92,10 +92,10 @@ class HostClocks:
         return mine
 
     def _ask(self) -> Exchange:
-        asked = self._now()
+        asked_unix = self._now()
         dist.send(self._tensor(0.0, 0.0), 0)
         got, answered = self._receive(0)
-        return Exchange(asked, got, answered, self._now())
+        return Exchange(asked_unix, got, answered, self._now())
 
     def _answer(self, asker: int) -> None:
         self._receive(asker)
@@ -129,12 +129,15 @@ class InterfaceLog:
     def __init__(self, lab_placement: LabPlacement | None, writer: RecordWriter) -> None:
         self._inside, self._writer = lab_placement is not None, writer
         self._sources = (
-            [] if lab_placement is None else [(one, _open_counters(one)) for one in lab_placement.counted]
+            []
+            if lab_placement is None
+            else [(counted, _open_counters(counted)) for counted in lab_placement.counted]
         )
         self._last = 0.0
         if self._sources:
             interfaces = {
-                one.name: {"rate_mbit": one.rate_mbit, "ranks": one.ranks} for one, _ in self._sources
+                counted.name: {"rate_mbit": counted.rate_mbit, "ranks": counted.ranks}
+                for counted, _ in self._sources
             }
             writer.event("interfaces", interfaces=interfaces)
 
@@ -155,10 +158,10 @@ class InterfaceLog:
         """Write what the counters say now."""
         self._last, now = time.monotonic(), time.time()
         samples = []
-        for one, file in self._sources:
-            name = one.name if one.elsewhere is None else one.elsewhere[1]
+        for counted, file in self._sources:
+            name = counted.name if counted.elsewhere is None else counted.elsewhere[1]
             traffic = procfs.interfaces(file.read())
-            samples += [NetworkSample(now, one.name, *traffic[name])] if name in traffic else []
+            samples += [NetworkSample(now, counted.name, *traffic[name])] if name in traffic else []
         if samples:
             self._writer.write_many(samples)
 
@@ -169,13 +172,13 @@ class InterfaceLog:
             file.close()
 
 
-def _open_counters(one: CountedInterface) -> ProcFile:
+def _open_counters(counted: CountedInterface) -> ProcFile:
     """Counters of the namespace that the interface is in; a file that was opened there tells of there ever after."""
     file = ProcFile(_HERE)
-    if one.elsewhere is None:
+    if counted.elsewhere is None:
         file.read()
     else:
-        netns.run_inside(one.elsewhere[0], file.read)
+        netns.run_inside(counted.elsewhere[0], file.read)
     return file
 
 
@@ -184,19 +187,19 @@ _SAID = list[str]()
 _ENDED = Proof(None, UNTOLD, "the rank ended before it looked")
 
 
-def note_asked(asked: Environment, writer: RecordWriter) -> None:
+def note_asked(settings: Environment, writer: RecordWriter) -> None:
     """As a rank begins: what its run asks for and what its process has, in case that it never gets to :func:`note`."""
-    rows = [_row(name, value, _ENDED) for name, value in environment.settings_given(asked).items()]
+    rows = [_row(name, value, _ENDED) for name, value in environment.settings_given(settings).items()]
     if rows:
         writer.event(ASKED, rows=[asdict(row) for row in rows])
 
 
-def note(asked: Environment, device: torch.device, log: Path, writer: RecordWriter) -> None:
+def note(requested: Environment, device: torch.device, log: Path, writer: RecordWriter) -> None:
     """As a rank has trained: what came of each setting. ``log`` has what NCCL printed, if that was on.
 
     A warm worker's runs all ask for the same variables, so each of them comes here if one does.
     """
-    wanted = environment.settings_given(asked)
+    wanted = environment.settings_given(requested)
     lines = _lines(log) if any(name.startswith("NCCL_") for name in wanted) else []
     rows = [_row(name, value, _verify_setting(name, value, device, lines)) for name, value in wanted.items()]
     _SAID.extend(line for line in settings(lines) if line not in _SAID)
@@ -209,12 +212,12 @@ _THREADS = "OMP_NUM_THREADS"
 _BEGUN: list[tuple[str | None, int]] = []
 
 
-def turn_threads(asked: Environment, device: torch.device, writer: RecordWriter) -> None:
+def turn_threads(settings: Environment, device: torch.device, writer: RecordWriter) -> None:
     """Between two steps: as many threads as a run asks for from now on, those that the rank began with where it asks
     for none; told anew.
     """
-    _set_threads(asked.OMP_NUM_THREADS)
-    wanted = environment.settings_given(asked)
+    _set_threads(settings.OMP_NUM_THREADS)
+    wanted = environment.settings_given(settings)
     rows = [
         _row(name, value, _threads(value) if name == _THREADS else _verify_setting(name, value, device, []))
         for name, value in wanted.items()
@@ -241,10 +244,10 @@ def _set_threads(count: int | None) -> None:
 
 
 def _row(name: str, value: Any, found_proof: Proof) -> EnvironmentRow:
-    text, seen = environment.text_of(name, value), environment.process_value(name)
-    if seen != text:
+    text, value_in_use = environment.text_of(name, value), environment.process_value(name)
+    if value_in_use != text:
         found_proof = Proof(found_proof.used, NO, "its process does not have it so")
-    return EnvironmentRow(name, text, seen, found_proof.used, found_proof.proven, found_proof.how)
+    return EnvironmentRow(name, text, value_in_use, found_proof.used, found_proof.proven, found_proof.how)
 
 
 def _verify_setting(name: str, value: Any, device: torch.device, lines: list[str]) -> Proof:
@@ -260,9 +263,9 @@ def _verify_setting(name: str, value: Any, device: torch.device, lines: list[str
     return Proof(None, UNTOLD, "the library does not tell what it uses")
 
 
-def _threads(asked: int) -> Proof:
+def _threads(count: int) -> Proof:
     used = torch.get_num_threads()
-    return Proof(str(used), YES if used == asked else NO, "torch.get_num_threads")
+    return Proof(str(used), YES if used == count else NO, "torch.get_num_threads")
 
 
 _TRIED: dict[str, Callable[[Any], Proof]] = {
@@ -272,18 +275,18 @@ _TRIED: dict[str, Callable[[Any], Proof]] = {
 }
 
 
-def _allocator(name: str, asked: Any) -> Proof:
+def _allocator(name: str, value: Any) -> Proof:
     settings_in_use = torch_private.allocator_snapshot()["allocator_settings"]
-    return allocator_proof(name, asked, settings_in_use)
+    return allocator_proof(name, value, settings_in_use)
 
 
-def allocator_proof(name: str, asked: Any, settings_in_use: dict[str, Any]) -> Proof:
+def allocator_proof(name: str, value: Any, settings_in_use: dict[str, Any]) -> Proof:
     """Of a setting of the GPU allocator, from the ``allocator_settings`` of its snapshot."""
     key = {"max_split_size_mb": "max_split_size"}.get(str(VARIABLES[name].part), str(VARIABLES[name].part))
     how = f"allocator_settings.{key} of torch.cuda.memory's snapshot"
     if key not in settings_in_use:
         return Proof(None, UNTOLD, f"no {how}")
-    wanted = asked * 2**20 if key == "max_split_size" else asked
+    wanted = value * 2**20 if key == "max_split_size" else value
     used = settings_in_use[key]
     if isinstance(used, dict):  # divisions are told for each size
         same = all(int(value) == wanted for value in used.values())

@@ -18,23 +18,25 @@ from profilers.rank import last_calls
 
 
 @contextlib.contextmanager
-def answer_dump_requests(progress: Progress | None, rank: int, folder: Path, made: Groups) -> Iterator[None]:
+def answer_dump_requests(
+    progress: Progress | None, rank: int, folder: Path, groups: Groups
+) -> Iterator[None]:
     """While inside, the launcher can ask this rank for its last collectives, whatever the main thread waits for."""
     if progress is None:
         yield
         return
-    about = last_calls.DumpContext(time.time(), made.axes, _members(made))
+    about = last_calls.DumpContext(time.time(), groups.axes, _members(groups))
     with last_calls.answer_dump_requests(
         progress.dump_requested, folder / FLIGHT / f"rank-{rank}.json", lambda: about
     ):
         yield
 
 
-def _members(made: Groups) -> dict[str, list[int]]:
+def _members(groups: Groups) -> dict[str, list[int]]:
     members: dict[str, list[int]] = {}
-    for field in fields(made):
-        held = getattr(made, field.name)
-        group = held.group if isinstance(held, Channel) else held
+    for field in fields(groups):
+        made = getattr(groups, field.name)
+        group = made.group if isinstance(made, Channel) else made
         if isinstance(group, dist.ProcessGroup):
             members[group.group_name] = dist.get_process_group_ranks(group)
     return members

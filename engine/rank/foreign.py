@@ -42,9 +42,11 @@ class Tuned:
         self._asked: Any = None
         self._seen = torch.zeros(1, dtype=torch.int64)
         self._document = self._read()
-        found = self._broadcast(self._document)
-        self._number = int(found.get("number", 0))
-        self.values = values | {key: one for key, one in found.get("values", {}).items() if key in values}
+        document = self._broadcast(self._document)
+        self._number = int(document.get("number", 0))
+        self.values = values | {
+            key: value for key, value in document.get("values", {}).items() if key in values
+        }
         self._step, self._began = 0, time.perf_counter()
         self._file: IO[str] | None = None
         if self._first_rank:
@@ -101,9 +103,9 @@ class Tuned:
                 mine = str(error) or "refused"
         if self._group is None:
             return mine
-        found: list[Any] = [None] * self._dist.get_world_size()
-        self._dist.all_gather_object(found, mine, group=self._group)
-        return next(filter(None, found), "")
+        problems: list[Any] = [None] * self._dist.get_world_size()
+        self._dist.all_gather_object(problems, mine, group=self._group)
+        return next(filter(None, problems), "")
 
     def _ask(self) -> None:
         """Rank 0 looks for other values; the others hear of it while the step goes, so nobody waits."""
@@ -128,14 +130,14 @@ class Tuned:
 
     def _read(self) -> Values:
         try:
-            found = json.loads((self._folder / VALUES).read_text(encoding="utf-8"))
+            document = json.loads((self._folder / VALUES).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return document if isinstance(document, dict) else {}
 
-    def _tell(self, **told: Any) -> None:
+    def _tell(self, **event: Any) -> None:
         if self._file is not None:
-            self._file.write(json.dumps(told) + "\n")
+            self._file.write(json.dumps(event) + "\n")
 
 
 def folder_given(default: str | Path) -> Path:

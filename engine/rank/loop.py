@@ -188,8 +188,8 @@ def _load_batches(rank: RankContext, stages: PipelineExecutor, samples: Samples)
 
 def part_of_batch(config: RunConfig, dp: int) -> range:
     """The sequences of a global batch that a dp rank takes: dp ranks take consecutive parts."""
-    taken, size = deal(config)[dp], config.batch.micro_batch
-    return range(taken.start * size, taken.stop * size)
+    share, size = deal(config)[dp], config.batch.micro_batch
+    return range(share.start * size, share.stop * size)
 
 
 def micro_batches(rank: RankContext, inputs: Tensor, targets: Tensor) -> MicroBatches:
@@ -280,9 +280,9 @@ class Validation:
                 for batch in range(count):
                     answers.append(self._evaluate_batch(batch, partial))
                     moments.append(time.monotonic())
-        found, early = answers[:count], answers[count:]
-        losses = [loss for loss, _ in found if loss is not None]
-        means = {"metric": [metric for _, metric in found if metric is not None]}
+        counted, early = answers[:count], answers[count:]
+        losses = [loss for loss, _ in counted if loss is not None]
+        means = {"metric": [metric for _, metric in counted if metric is not None]}
         means["partial_loss"] = [loss for loss, _ in early if loss is not None]
         self.seconds = len(answers) * median(end - began for began, end in pairwise(moments))
         if not losses:
@@ -400,23 +400,24 @@ class RunLength:
 
     def _plan(self, step: int, validation: float, save: float | None) -> None:
         assert self._seconds is not None
-        known = list(self._moments)[1:] if len(self._moments) <= _PACE_STEPS else list(self._moments)
-        left = self._began + self._seconds - time.monotonic()
-        if len(known) < 2:  # the first step makes what the others find, and tells no pace
-            if left <= validation:
+        moments = list(self._moments)[1:] if len(self._moments) <= _PACE_STEPS else list(self._moments)
+        seconds_left = self._began + self._seconds - time.monotonic()
+        if len(moments) < 2:  # the first step makes what the others find, and tells no pace
+            if seconds_left <= validation:
                 self._rank.control.plan(step, step, round_steps(self._rank.config))
             return
-        taken = known[-1].sequences - known[0].sequences
-        if taken <= 0:  # steps are done again
+        sequences = moments[-1].sequences - moments[0].sequences
+        if sequences <= 0:  # steps are done again
             return
-        pace = (known[-1].seconds - known[0].seconds) / taken
+        pace = (moments[-1].seconds - moments[0].seconds) / sequences
         # The only step known may be a cold one, and an end that is announced cannot be taken back.
-        if len(known) == 2:
+        if len(moments) == 2:
             pace /= 2
         a_step = pace * self._rank.step_config.batch.global_batch
         config, period = self._rank.config, round_steps(self._rank.config)
         due = OverheadSeconds(validation, a_step if save is None else save)
-        length, planned = max(step, nearest(config, step, left, pace, due, period)), config.train.steps
+        length = max(step, nearest(config, step, seconds_left, pace, due, period))
+        planned = config.train.steps
         if abs(length - planned) > _LENGTH_SHARE * planned or length - step <= _PACE_STEPS:
             self._rank.control.plan(step, length, period)
 

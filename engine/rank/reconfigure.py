@@ -56,7 +56,7 @@ class Reconfiguration:
         self._log.start_anew(step)
         if rank.rank == 0:
             self._note(order, step, changes)
-        changed_keys = ", ".join(f"{one.key} {one.old} -> {one.new}" for one in changes)
+        changed_keys = ", ".join(f"{change.key} {change.old} -> {change.new}" for change in changes)
         return CommandResult(f"{changed_keys} from step {step:,} on")
 
     def restore(self, config: RunConfig) -> None:
@@ -85,8 +85,8 @@ class Reconfiguration:
     def _note(self, order: Order, step: int, changes: list[Change]) -> None:
         rank = self._rank
         self._write()
-        for one in changes:
-            about = {"key": one.key, "old": one.old, "new": one.new}
+        for change in changes:
+            about = {"key": change.key, "old": change.old, "new": change.new}
             rank.writer.event(live_changes.EVENT, step=step, **about, by=order.by, id=order.id)
 
 
@@ -140,8 +140,8 @@ class GrowingBatch:
 
     def sequences_and_batch(self, step: int) -> tuple[int, int]:
         """Sequences of all steps before ``step``, and of the last of them."""
-        told = (one for one in reversed(self._stretches) if one.step < step)
-        stretch = next(told, self._stretches[0])
+        earlier = (stretch for stretch in reversed(self._stretches) if stretch.step < step)
+        stretch = next(earlier, self._stretches[0])
         return stretch.count_sequences(step), stretch.batch
 
     @contextmanager

@@ -93,8 +93,8 @@ class RollbackPoint:
         self._checkpoints.protect(step)
         if order.steps:
             self._validation.run_at_hold(step)
-        held = self._rank.config, self._rank.plan, self._snapshot.take(state)
-        self._kept = _SavedState(step, *held, time.monotonic())
+        attempt_state = self._rank.config, self._rank.plan, self._snapshot.take(state)
+        self._kept = _SavedState(step, *attempt_state, time.monotonic())
         words = f"copy of {size / 2**20:,.1f} MiB a rank kept; {self._apply_order(order, step)}"
         return CommandResult(words, hold=_hold(order, step))
 
@@ -105,23 +105,23 @@ class RollbackPoint:
         Raises:
             InputError: no copy is kept, or the change is not legal: then all is as it was.
         """
-        kept = self._kept
-        if kept is None:
+        point = self._kept
+        if point is None:
             raise InputError(BACK, None, _NONE_KEPT)
-        live_changes.change_config(kept.config, order.values)
+        live_changes.change_config(point.config, order.values)
         self._check_loss(order)
         self._optimizer.drain()
-        self._reconfiguration.restore(kept.config)
-        self._planner.follow(kept.plan)
-        self._put_back(kept.state)
-        self._checkpoints.forget_after(kept.step)
+        self._reconfiguration.restore(point.config)
+        self._planner.follow(point.plan)
+        self._put_back(point.state)
+        self._checkpoints.forget_after(point.step)
         self._validation.forget()
-        lost, kept = time.monotonic() - kept.since, replace(kept, since=time.monotonic())
-        self._kept = kept
-        self._reconfiguration.go_on_from(kept.step, step, lost, order)
-        words = f"back to step {kept.step:,}; {several(step - kept.step, 'steps')} to do again"
+        lost, point = time.monotonic() - point.since, replace(point, since=time.monotonic())
+        self._kept = point
+        self._reconfiguration.go_on_from(point.step, step, lost, order)
+        words = f"back to step {point.step:,}; {several(step - point.step, 'steps')} to do again"
         return CommandResult(
-            f"{words}; {self._apply_order(order, kept.step)}", kept.step, hold=_hold(order, kept.step)
+            f"{words}; {self._apply_order(order, point.step)}", point.step, hold=_hold(order, point.step)
         )
 
     def _apply_order(self, order: Order, step: int) -> str:
@@ -141,8 +141,8 @@ class RollbackPoint:
     def _check_room(self, order: Order, size: int) -> None:
         """All ranks have to agree, and a copy that a host has no memory for would cost the run."""
         world = self._rank.layout.world_size
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-        fits = self._kept is not None or size * here < _SHARE * psutil.virtual_memory().available
+        local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+        fits = self._kept is not None or size * local_ranks < _SHARE * psutil.virtual_memory().available
         if world > 1:
             answers = self._store.gather(f"{order.number}.fits", fits)
             fits = self._store.broadcast(f"{order.number}.all", lambda: all(answers))
@@ -150,11 +150,11 @@ class RollbackPoint:
             remedy = f"a copy takes {size / 2**20:,.1f} MiB a rank, and a host has too little memory left"
             raise InputError(order.command, None, remedy)
 
-    def _put_back(self, kept: State) -> None:
+    def _put_back(self, state: State) -> None:
         """What has no copy began after it, as errors do of a method that was turned on since: it is zero again."""
         for name, value in state_of(self._optimizer).items():
-            if name in kept:
-                _flat(value).copy_(_flat(kept[name]))
+            if name in state:
+                _flat(value).copy_(_flat(state[name]))
             else:
                 _flat(value).zero_()
         self._optimizer.publish_weights()

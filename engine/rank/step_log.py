@@ -140,16 +140,18 @@ def task_samples(
     if not config.data.tasks or not losses:
         return None
     mine, over = tasks_of(config, dp), mean_accumulation(config)
-    known = host_values.start_host_copy(torch.stack([losses[one] for one in range(len(mine))]))
+    copies = host_values.start_host_copy(torch.stack([losses[place] for place in range(len(mine))]))
 
     def samples() -> list[TaskSample]:
         by_task: dict[int, list[float]] = {}
-        for task, loss in zip(mine, known(), strict=True):
+        for task, loss in zip(mine, copies(), strict=True):
             by_task.setdefault(task, []).append(loss * over)
         tasks = config.data.tasks
         return [
-            TaskSample(step, tasks[task].name, len(found), sum(found) / len(found))
-            for task, found in by_task.items()
+            TaskSample(
+                step, tasks[task].name, len(samples_of_task), sum(samples_of_task) / len(samples_of_task)
+            )
+            for task, samples_of_task in by_task.items()
         ]
 
     return samples
@@ -157,17 +159,19 @@ def task_samples(
 
 def expert_samples(step: int, mixtures: Mapping[int, Mixture]) -> Callable[[], list[ExpertSample]] | None:
     """What fell on the experts of each layer since the last call, to be read later; None where nothing was counted."""
-    taken = {layer: mixture.load.take() for layer, mixture in mixtures.items()}
-    known = {layer: host_values.start_host_copy(one) for layer, one in taken.items() if one is not None}
-    if not known:
+    sums_of_layers = {layer: mixture.load.take() for layer, mixture in mixtures.items()}
+    copies = {
+        layer: host_values.start_host_copy(sums) for layer, sums in sums_of_layers.items() if sums is not None
+    }
+    if not copies:
         return None
 
     def samples() -> list[ExpertSample]:
         return [
-            _expert_sample(step, layer, expert, values, sum(found[0]))
-            for layer, sums in known.items()
-            for found in [sums()]
-            for expert, values in enumerate(zip(*found, strict=True))
+            _expert_sample(step, layer, expert, values, sum(sums_of_copies[0]))
+            for layer, sums in copies.items()
+            for sums_of_copies in [sums()]
+            for expert, values in enumerate(zip(*sums_of_copies, strict=True))
         ]
 
     return samples

@@ -156,21 +156,21 @@ def train_in_group(
     """Train as one rank of an initialised default group; False if the run was stopped early."""
     layout = layout_of(config)
     torch.manual_seed(config.train.seed)
-    made = build_groups(layout, rank, device, group_timeout(config), transport_of(config))
+    groups = build_groups(layout, rank, device, group_timeout(config), transport_of(config))
     status = unread_status() if progress is None else progress.status(rank)
     timer = StepTimer(clock_for(device.type), status)
     writer = RecordWriter(folder / RECORDS, f"rank-{rank}")
     _introduce(rank, config, device, lab_placement, writer)
-    if carried := made.transport.record_fields():
+    if carried := groups.transport.record_fields():
         writer.event(NETWORKS_EVENT, groups=carried)
     context = RankContext(
         rank=rank,
         config=config,
         layout=layout,
         device=device,
-        groups=made,
+        groups=groups,
         timer=timer,
-        recorder=CollectiveRecorder(timer, made.axes),
+        recorder=CollectiveRecorder(timer, groups.axes),
         writer=writer,
         control=StopControl(progress, rank),
         progress=progress,
@@ -180,7 +180,7 @@ def train_in_group(
         actions=ActionRecorder(timer) if config.parallel.pp * config.schedule.chunks > 1 else None,
     )
     try:
-        with flight.answer_dump_requests(progress, rank, folder, made), WaitSampler(timer, status):
+        with flight.answer_dump_requests(progress, rank, folder, groups), WaitSampler(timer, status):
             finished = loop.train(context)
         environment_report.note(
             context.config.environment, device, folder / LOGS / f"rank-{rank}.log", writer
@@ -245,8 +245,8 @@ def failure(rank: int, error: BaseException, progress: Progress, limit: int | No
     lines = traceback.format_exception(error)
     last = tuple("".join(lines).strip().splitlines()[-_LAST_LINES:])
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    here = next((place for place in progress.ranks() if place.rank == rank), None)
-    phase = None if here is None else here.phase
+    place_of_rank = next((place for place in progress.ranks() if place.rank == rank), None)
+    phase = None if place_of_rank is None else place_of_rank.phase
     phase = error.phase if isinstance(error, DivergedError) else phase
     if not isinstance(error, tuple(_OWN_ERRORS)):
         reason = f"{type(error).__name__}: {reason}"

@@ -38,15 +38,15 @@ def workload_facts(config: RunConfig) -> WorkloadFacts:
 
 def report_slots(rank: RankContext, mixtures: Iterable[Mixture]) -> None:
     """What became of requests for experts that lie elsewhere, in the whole run."""
-    slots = next((one.slots for one in mixtures if one.slots is not None), None)
+    slots = next((mixture.slots for mixture in mixtures if mixture.slots is not None), None)
     if slots is not None:
-        known = {
+        facts = {
             "slots": slots.count,
             "experts": slots.experts,
             "slot_bytes": slots.slot_bytes,
             "home": slots.home,
         }
-        rank.writer.event(EXPERT_SLOTS_EVENT, rank=rank.rank, **known, **asdict(slots.use))
+        rank.writer.event(EXPERT_SLOTS_EVENT, rank=rank.rank, **facts, **asdict(slots.use))
 
 
 def report_ahead(rank: RankContext, samples: Samples) -> None:

@@ -70,26 +70,26 @@ class PendingOrder:
 
 def orders_of_command(folder: Path, command: str) -> dict[str, int]:
     """The ids of all orders of a command, and over how many steps each was asked for."""
-    found = {}
+    orders = {}
     for path in (folder / run_folder.COMMANDS).glob("*.json"):
-        told = run_folder.read_json(path) or {}
-        if told.get("command") == command:
-            arguments = told.get("arguments")
+        document = run_folder.read_json(path) or {}
+        if document.get("command") == command:
+            arguments = document.get("arguments")
             steps = arguments.get("steps") if isinstance(arguments, dict) else None
-            found[path.stem] = steps if isinstance(steps, int) else commands.STEPS[command]
-    return found
+            orders[path.stem] = steps if isinstance(steps, int) else commands.STEPS[command]
+    return orders
 
 
 def pending_orders(folder: Path, command: str) -> list[PendingOrder]:
     """Orders of a command that some rank has still to answer, the oldest first."""
-    given, ranks = run_answers(folder), run_folder.RunStatus.from_folder(folder).answering
-    found = []
+    replies, ranks = run_answers(folder), run_folder.RunStatus.from_folder(folder).answering
+    pending = []
     for key, steps in sorted(orders_of_command(folder, command).items()):
-        answered = sum(answer.id == key for answer in given)
+        answered = sum(answer.id == key for answer in replies)
         if answered < ranks:
             far = how_far(folder, key, command, steps)
-            found.append(PendingOrder(key, far[0], steps, far[1], far[2], answered, ranks))
-    return found
+            pending.append(PendingOrder(key, far[0], steps, far[1], far[2], answered, ranks))
+    return pending
 
 
 def how_far(folder: Path, key: str, command: str, steps: int) -> tuple[str, int | None, int]:
@@ -106,39 +106,39 @@ def how_far(folder: Path, key: str, command: str, steps: int) -> tuple[str, int 
 
 def answers(records: RunRecords) -> list[RankReply]:
     """All of a run, by order and rank."""
-    found = []
+    replies = []
     for rank in records.ranks():
         for event in records.events(rank):
             if event.kind == commands.EVENT:
-                found.append(_answer(rank, event.data))
-    return sorted(found, key=lambda answer: (answer.id, answer.rank))
+                replies.append(_answer(rank, event.data))
+    return sorted(replies, key=lambda answer: (answer.id, answer.rank))
 
 
-def _answer(rank: int, told: dict[str, Any]) -> RankReply:
+def _answer(rank: int, reply: dict[str, Any]) -> RankReply:
     return RankReply(
-        id=str(told.get("id")),
+        id=str(reply.get("id")),
         rank=rank,
-        command=str(told.get("command")),
-        step=int(told.get("step") or 0),
-        files=[str(name) for name in told.get("files") or []],
-        note=told.get("note"),
-        problem=told.get("problem"),
-        first=told.get("first"),
-        recorded=told.get("recorded"),
-        loss=told.get("loss"),
+        command=str(reply.get("command")),
+        step=int(reply.get("step") or 0),
+        files=[str(name) for name in reply.get("files") or []],
+        note=reply.get("note"),
+        problem=reply.get("problem"),
+        first=reply.get("first"),
+        recorded=reply.get("recorded"),
+        loss=reply.get("loss"),
     )
 
 
-def report_files(found: list[RankReply]) -> list[RankReply]:
+def report_files(replies: list[RankReply]) -> list[RankReply]:
     """Answers about files; what was changed is told by itself, and once for all ranks."""
-    return [answer for answer in found if answer.command not in commands.BETWEEN]
+    return [answer for answer in replies if answer.command not in commands.BETWEEN]
 
 
-def refusals(found: list[RankReply]) -> list[str]:
+def refusals(replies: list[RankReply]) -> list[str]:
     """What was asked for between two steps and refused, each once."""
-    turned = [answer for answer in found if answer.command in commands.BETWEEN and answer.problem]
+    turned = [answer for answer in replies if answer.command in commands.BETWEEN and answer.problem]
     first = {answer.id: answer for answer in reversed(turned)}
-    return [f"before step {one.step:,}: {one.problem}" for one in reversed(first.values())]
+    return [f"before step {reply.step:,}: {reply.problem}" for reply in reversed(first.values())]
 
 
 def run_answers(folder: Path) -> list[RankReply]:
@@ -157,9 +157,9 @@ def wait_for(folder: Path, order: str, ranks: int, patience: float) -> list[Rank
     while True:
         ended = is_over(folder)
         records.refresh()
-        found = [answer for answer in answers(records) if answer.id == order]
-        if len(found) >= ranks or ended or time.monotonic() >= deadline:
-            return found
+        replies = [answer for answer in answers(records) if answer.id == order]
+        if len(replies) >= ranks or ended or time.monotonic() >= deadline:
+            return replies
         before, places = places, [(at.step, at.phase) for at in progress.read(folder)]
         moving = places != before or any(phase == "tracing" for _, phase in places)
         if moving and _has_begun(folder, order):
@@ -176,31 +176,35 @@ def is_over(folder: Path) -> bool:
 def unanswered_orders(folder: Path) -> list[str]:
     """The ids of orders that turn the run and that not all of its ranks have answered, the oldest first."""
     ranks = run_folder.RunStatus.from_folder(folder).answering
-    given = Counter(answer.id for answer in answers(RunRecords(folder / run_folder.RECORDS)))
-    known = {path.stem: run_folder.read_json(path) for path in (folder / run_folder.COMMANDS).glob("*.json")}
-    turning = [key for key, told in known.items() if (told or {}).get("command") in commands.TURNING]
-    return sorted(key for key in turning if given[key] < ranks)
+    reply_counts = Counter(answer.id for answer in answers(RunRecords(folder / run_folder.RECORDS)))
+    documents = {
+        path.stem: run_folder.read_json(path) for path in (folder / run_folder.COMMANDS).glob("*.json")
+    }
+    turning = [
+        key for key, document in documents.items() if (document or {}).get("command") in commands.TURNING
+    ]
+    return sorted(key for key in turning if reply_counts[key] < ranks)
 
 
 def _has_begun(folder: Path, order: str) -> bool:
     """Whether ranks have agreed on a step for an order, or for a later one."""
     number, _ = progress.last_announcement(folder)
-    known = [commands.read(folder, earlier) for earlier in range(1, number + 1)]
-    return any(one is not None and one.id == order for one in known)
+    earlier_orders = [commands.read(folder, earlier) for earlier in range(1, number + 1)]
+    return any(order_ is not None and order_.id == order for order_ in earlier_orders)
 
 
-def result_of_order(folder: Path, found: list[RankReply], ranks: int) -> tuple[bool | None, str]:
+def result_of_order(folder: Path, replies: list[RankReply], ranks: int) -> tuple[bool | None, str]:
     """Whether an order was carried out (None while some ranks have not answered), and a line that says so."""
-    problems = [f"rank {answer.rank}: {answer.problem}" for answer in found if answer.problem]
+    problems = [f"rank {answer.rank}: {answer.problem}" for answer in replies if answer.problem]
     if problems:
-        alike = {answer.problem for answer in found}
-        return False, str(found[0].problem) if len(alike) == 1 else "; ".join(problems)
-    if not found and is_over(folder):
+        alike = {answer.problem for answer in replies}
+        return False, str(replies[0].problem) if len(alike) == 1 else "; ".join(problems)
+    if not replies and is_over(folder):
         return False, f"{folder.name} ended before its ranks acted on it"
-    if len(found) < ranks:
-        return None, f"sent; {len(found)} of {ranks} ranks have answered, see {folder / run_folder.ORDERS}"
-    files = [folder / name for answer in found for name in answer.files]
-    notes = dict.fromkeys(answer.note for answer in found if answer.note)
+    if len(replies) < ranks:
+        return None, f"sent; {len(replies)} of {ranks} ranks have answered, see {folder / run_folder.ORDERS}"
+    files = [folder / name for answer in replies for name in answer.files]
+    notes = dict.fromkeys(answer.note for answer in replies if answer.note)
     if not files:
         return True, "; ".join(notes)
     size = sum(path.stat().st_size for path in files if path.is_file())

@@ -89,10 +89,10 @@ class OrderQueue:
 
     def _take(self, path: Path) -> None:
         document = run_folder.read_json(path) or {}
-        command, given = document.get("command"), document.get("arguments")
+        command, options = document.get("command"), document.get("arguments")
         if command not in COMMANDS:
             return
-        arguments = given if isinstance(given, dict) else {}
+        arguments = options if isinstance(options, dict) else {}
         number = self._number + 1
         steps = arguments.get("steps")
         if command in BETWEEN:

@@ -97,15 +97,19 @@ class Ending(StrEnum):
     def __new__(cls, name: str, facts: EndingFacts | None = None) -> Ending:
         """An ending of that name; one that is there already is found by its name alone."""
         assert facts is not None
-        made = str.__new__(cls, name)
-        made._value_ = name
-        made.facts = facts
-        return made
+        ending = str.__new__(cls, name)
+        ending._value_ = name
+        ending.facts = facts
+        return ending
 
     def is_named_in(self, text: str, *, runtime: bool = False, printed: bool = False) -> bool:
         """Whether the text of an error speaks of this: of a ``runtime`` error, or of a line that was ``printed``."""
-        known, lower = self.facts.words, text.lower()
-        words = (*known.any, *(known.runtime if runtime else ()), *(known.printed if printed else ()))
+        own_words, lower = self.facts.words, text.lower()
+        words = (
+            *own_words.any,
+            *(own_words.runtime if runtime else ()),
+            *(own_words.printed if printed else ()),
+        )
         return any(word in lower for word in words)
 
     COMPLETED = (
@@ -283,8 +287,8 @@ def ending_of(outcome: str | None) -> Ending | None:
 
 def cause_among(endings: Iterable[Ending | None]) -> Ending | None:
     """The first of those of the highest precedence; None if there is none."""
-    found = [ending for ending in endings if ending is not None]
-    return max(found, key=lambda ending: ending.facts.precedence, default=None)
+    causes = [ending for ending in endings if ending is not None]
+    return max(causes, key=lambda ending: ending.facts.precedence, default=None)
 
 
 def ending_named_in(text: str, *, runtime: bool = False, printed: bool = False) -> Ending | None:

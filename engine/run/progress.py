@@ -121,10 +121,10 @@ def read_all(folder: Path) -> list[RankProgress]:
     A shared disk may show those of other hosts late.
     """
     others = [path.name for path in folder.glob(PAGE_OF_HOST.format("*"))]
-    found = read(folder) + [
+    ranks = read(folder) + [
         replace(rank, another_host=True) for name in others for rank in read(folder, name)
     ]
-    return sorted(found, key=lambda place: place.rank)
+    return sorted(ranks, key=lambda place: place.rank)
 
 
 def read(folder: Path, name: str = PROGRESS) -> list[RankProgress]:

@@ -155,10 +155,10 @@ class RunStatus:
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> RunStatus:
         """The status that a file's values make."""
-        given = {key: value for key, value in document.items() if value is not None}
-        values = {key: given[key] for key in cls.__dataclass_fields__ if key in given}
+        fields = {key: value for key, value in document.items() if value is not None}
+        values = {key: fields[key] for key in cls.__dataclass_fields__ if key in fields}
         values |= {
-            key: RecordedOutcome.from_dict(given[key]) for key in ("hang", "outcome") if given.get(key)
+            key: RecordedOutcome.from_dict(fields[key]) for key in ("hang", "outcome") if fields.get(key)
         }
         return cls(**values | {"keys": frozenset(document)})
 
@@ -167,11 +167,11 @@ class RunStatus:
         """The status of a run's folder; without any keys if there is none, or if it cannot be read. Where the run was
         turned meanwhile, the layout has the stage of ZeRO that it has now.
         """
-        found = cls.from_dict(read_json(folder / STATUS) or {})
-        config = last_config(folder) if found.layout else None
+        status = cls.from_dict(read_json(folder / STATUS) or {})
+        config = last_config(folder) if status.layout else None
         if config is None:
-            return found
-        return replace(found, layout=(found.layout or {}) | {"zero_stage": config.parallel.zero_stage})
+            return status
+        return replace(status, layout=(status.layout or {}) | {"zero_stage": config.parallel.zero_stage})
 
     @property
     def answering(self) -> int:

@@ -124,17 +124,17 @@ class Plan:
         work, micro_batch, stage = action
         if work is Work.WEIGHT:
             return [Action(Work.INPUT, micro_batch, stage)]
-        own = [] if work is Work.FORWARD else [Action(Work.FORWARD, micro_batch, stage)]
+        forward = [] if work is Work.FORWARD else [Action(Work.FORWARD, micro_batch, stage)]
         wanted = self.find_input(action)
-        return own if wanted is None else [wanted, *own]
+        return forward if wanted is None else [wanted, *forward]
 
     def turns_at_once(self, stage: int) -> bool:
         """Whether each forward of a stage is followed by its own backward, with nothing between the two."""
         actions = self.actions[self.rank_of[stage]]
         return all(
-            (after.micro_batch, after.stage) == (one.micro_batch, stage)
-            for one, after in pairwise(actions)
-            if one.work is Work.FORWARD and one.stage == stage
+            (after.micro_batch, after.stage) == (before.micro_batch, stage)
+            for before, after in pairwise(actions)
+            if before.work is Work.FORWARD and before.stage == stage
         )
 
     def rank_text(self, rank: int) -> str:
@@ -220,8 +220,8 @@ def results_by_route(plan: Plan) -> dict[Route, list[Action]]:
     """The results that travel on each route, in the order in which their source makes them."""
     routes: dict[Route, list[Action]] = {}
     for rank, actions in enumerate(plan.actions):
-        for given in map(plan.find_output, actions):
-            if given is not None and plan.rank_of[given[1]] != rank:
-                result, target = given
+        for output in map(plan.find_output, actions):
+            if output is not None and plan.rank_of[output[1]] != rank:
+                result, target = output
                 routes.setdefault(Route(rank, plan.rank_of[target], result.work), []).append(result)
     return routes

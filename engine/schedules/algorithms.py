@@ -184,8 +184,8 @@ def idle_one_f_one_b(size: Size, costs: Costs) -> float:
     last group of n < p starts lower and costs n - 1 hops each way. Exact in this form; derived here.
     """
     p, _, m = size
-    groups, rest = divmod(m - 1, p)
-    hops = 2 * (p - 1) * (1 + groups) + 2 * max(rest - 1, 0)
+    groups, remainder = divmod(m - 1, p)
+    hops = 2 * (p - 1) * (1 + groups) + 2 * max(remainder - 1, 0)
     return (p - 1) * (costs.forward + costs.backward) + hops * costs.hop
 
 

@@ -19,15 +19,15 @@ REGISTERS = "registers"
 
 def ways(plan: Plan) -> dict[Edge, list[tuple[Action, Action]]]:
     """The actions that make each way's messages and those that use them up, both in the order of their ranks' lists."""
-    made, used = dict[Edge, list[Action]](), dict[Edge, list[Action]]()
+    produced, used = dict[Edge, list[Action]](), dict[Edge, list[Action]]()
     for rank, actions in enumerate(plan.actions):
         for action in actions:
-            given, wanted = plan.find_output(action), plan.find_input(action)
-            if given is not None and plan.rank_of[given[1]] != rank:
-                made.setdefault((action.stage, given[1]), []).append(action)
+            output, wanted = plan.find_output(action), plan.find_input(action)
+            if output is not None and plan.rank_of[output[1]] != rank:
+                produced.setdefault((action.stage, output[1]), []).append(action)
             if wanted is not None and plan.rank_of[wanted.stage] != rank:
                 used.setdefault((wanted.stage, action.stage), []).append(action)
-    return {way: list(zip(makers, used[way], strict=True)) for way, makers in made.items()}
+    return {way: list(zip(makers, used[way], strict=True)) for way, makers in produced.items()}
 
 
 @lru_cache(maxsize=256)

@@ -100,10 +100,11 @@ def _drop_skipped(whole: Plan, paths: Sequence[Path]) -> Plan:
 def _with_lists(whole: Plan, paths: Sequence[Path], lists: Lists) -> Plan:
     """Micro-batches are numbered as they enter."""
     first = lists[whole.rank_of[0]]
-    entered = [one.micro_batch for one in first if one.work is Work.FORWARD and not one.stage]
+    entered = [action.micro_batch for action in first if action.work is Work.FORWARD and not action.stage]
     number = {old: new for new, old in enumerate(entered)}
     named = tuple(
-        tuple(one._replace(micro_batch=number[one.micro_batch]) for one in actions) for actions in lists
+        tuple(action._replace(micro_batch=number[action.micro_batch]) for action in actions)
+        for actions in lists
     )
     in_turn = tuple(paths[old] for old in entered)
     return Plan(whole.kind, whole.ranks, whole.stages, whole.micro_batches, whole.rank_of, named, in_turn)
@@ -165,16 +166,20 @@ class _PathSimulation:
         """The shortest of what each rule makes of the paths, and of the plan's own order, in which those whose stages
         changed places may wait for each other.
         """
-        chains, kept = self.chains(paths), _drop_skipped(self.whole, paths)
-        found = list[_StepSchedule]()
+        chains, played_plan = self.chains(paths), _drop_skipped(self.whole, paths)
+        schedules = list[_StepSchedule]()
         with suppress(ValueError):
-            found.append(_StepSchedule(simulate(kept, COSTS, self.sizes).seconds, tuple(paths), kept.actions))
+            schedules.append(
+                _StepSchedule(
+                    simulate(played_plan, COSTS, self.sizes).seconds, tuple(paths), played_plan.actions
+                )
+            )
         for rule in _RULES:
             for bounded in (False, True):
                 lists = self._list_schedule(chains, rule, bounded)
                 if lists is not None:
-                    found.append(_StepSchedule(lists[0], tuple(paths), lists[1]))
-        return min(found, key=lambda one: one.seconds)
+                    schedules.append(_StepSchedule(lists[0], tuple(paths), lists[1]))
+        return min(schedules, key=lambda schedule: schedule.seconds)
 
     def _list_schedule(
         self, chains: list[list[_Piece]], rule: _Rule, bounded: bool
@@ -185,21 +190,21 @@ class _PathSimulation:
         now = self.start(chains)
         lists = [list[Action]() for _ in range(self.whole.ranks)]
         while now.left:
-            able = [one for one in now.starts(in_turn=True) if not (bounded and now.is_full(one[0]))]
+            able = [start for start in now.starts(in_turn=True) if not (bounded and now.is_full(start[0]))]
             if not able:
                 return None
-            number = min((rule(now, *one), one[0]) for one in able)[1]
+            number = min((rule(now, *start), start[0]) for start in able)[1]
             piece = now.take(number)
             lists[piece.rank].append(piece.action)
         return max(now.free), tuple(map(tuple, lists))
 
     def _chain(self, number: int, path: Path) -> list[_Piece]:
         ways = [(Work.FORWARD, stage) for stage in path] + [(Work.BACKWARD, stage) for stage in path[::-1]]
-        pieces, rest = list[_Piece](), 0.0
+        pieces, remaining = list[_Piece](), 0.0
         for work, stage in reversed(ways):
             seconds = COSTS.seconds(work) * self.sizes[stage]
-            pieces.append(_Piece(Action(work, number, stage), self.whole.rank_of[stage], seconds, rest))
-            rest += seconds
+            pieces.append(_Piece(Action(work, number, stage), self.whole.rank_of[stage], seconds, remaining))
+            remaining += seconds
         return pieces[::-1]
 
 
@@ -210,10 +215,10 @@ def _length(chain: Sequence[_Piece]) -> float:
 def _least_of(rank: int, chains: Sequence[Sequence[_Piece]]) -> float:
     """A rank's work, with the shortest way to it and from it."""
     pairs = [(chain, [piece for piece in chain if piece.rank == rank]) for chain in chains]
-    used = [(chain, own) for chain, own in pairs if own]
-    ahead = min((_length(chain) - own[0].rest - own[0].seconds for chain, own in used), default=0.0)
-    behind = min((own[-1].rest for _, own in used), default=0.0)
-    return ahead + sum(piece.seconds for _, own in used for piece in own) + behind
+    used = [(chain, pieces) for chain, pieces in pairs if pieces]
+    ahead = min((_length(chain) - pieces[0].rest - pieces[0].seconds for chain, pieces in used), default=0.0)
+    behind = min((pieces[-1].rest for _, pieces in used), default=0.0)
+    return ahead + sum(piece.seconds for _, pieces in used for piece in pieces) + behind
 
 
 class _StepState:
@@ -232,7 +237,9 @@ class _StepState:
         """Goes on by itself."""
         other = object.__new__(_StepState)
         fields = self.__dict__.items()
-        other.__dict__.update({name: list(one) if isinstance(one, list) else one for name, one in fields})
+        other.__dict__.update(
+            {name: list(value) if isinstance(value, list) else value for name, value in fields}
+        )
         return other
 
     def next(self, number: int) -> _Piece:
@@ -256,11 +263,11 @@ class _StepState:
         for number in self._flying:
             yield number, max(self._ready[number], self.free[self.next(number).rank])
         if self._entering and len(self._flying) < self._limit:
-            first, seen = max(self._enters(), self.free[self.next(self._entering[0]).rank]), set[Path]()
+            first, paths = max(self._enters(), self.free[self.next(self._entering[0]).rank]), set[Path]()
             for number in self._entering[:1] if in_turn else self._entering:
                 path = tuple(piece.action.stage for piece in self._chains[number])
-                if path not in seen:
-                    seen.add(path)
+                if path not in paths:
+                    paths.add(path)
                     yield number, first
 
     def take(self, number: int) -> _Piece:
@@ -306,21 +313,21 @@ def _improve_paths(course: _PathSimulation, paths: list[Path]) -> _StepSchedule:
     looks = MOST_QUESTIONS // (2 * len(_RULES) * course.work(paths) * min(most_under_way(stages), len(paths)))
     around = _neighbours(best.paths, stages)
     while looks > 0 and best.seconds > course.least(best.paths) and (changed := next(around, None)):
-        found, looks = course.play(changed), looks - 1
-        if found.seconds < best.seconds:
-            best, around = found, _neighbours(found.paths, stages)
+        played, looks = course.play(changed), looks - 1
+        if played.seconds < best.seconds:
+            best, around = played, _neighbours(played.paths, stages)
     return best
 
 
 def _neighbours(paths: tuple[Path, ...], stages: int) -> Iterator[list[Path]]:
     """All that keep every rule and differ in one or two paths."""
-    for one, other in combinations(range(len(paths)), 2):
-        if paths[one] != paths[other]:
-            yield _with(paths, {one: paths[other], other: paths[one]})
-        outs = [set(range(stages)) - set(paths[number]) for number in (one, other)]
+    for place, other in combinations(range(len(paths)), 2):
+        if paths[place] != paths[other]:
+            yield _with(paths, {place: paths[other], other: paths[place]})
+        outs = [set(range(stages)) - set(paths[number]) for number in (place, other)]
         for pair in product(outs[0] - outs[1], outs[1] - outs[0]):
             first, second = (_path(out ^ set(pair), stages) for out in outs)
-            yield _with(paths, {one: first, other: second})
+            yield _with(paths, {place: first, other: second})
     for number, path in enumerate(paths):
         for order in _orders(tuple(sorted(path))):
             if order != path:
@@ -346,15 +353,15 @@ def _orders(path: Path) -> Iterator[Path]:
 def choices(stages: int, micro_batches: int, total: int) -> Iterator[tuple[Path, ...]]:
     """Every legal choice of paths with which ``total`` visits are left out; whose path is which does not matter."""
     inner = range(1, stages - 1)
-    each, longer = divmod(total, micro_batches)
+    usual_count, longer = divmod(total, micro_batches)
     least, more = divmod(total, len(inner))
     wanted = sorted([least] * (len(inner) - more) + [least + 1] * more)
-    usual, short = (_leaving(inner, count, stages) for count in (each, each + 1))
+    usual, short = (_leaving(inner, count, stages) for count in (usual_count, usual_count + 1))
     for fewer in combinations_with_replacement(short, longer):
-        for rest in combinations_with_replacement(usual, micro_batches - longer):
-            taken = Counter(stage for path in (*fewer, *rest) for stage in path)
-            if sorted(micro_batches - taken[stage] for stage in inner) == wanted:
-                yield (*fewer, *rest)
+        for others in combinations_with_replacement(usual, micro_batches - longer):
+            counts = Counter(stage for path in (*fewer, *others) for stage in path)
+            if sorted(micro_batches - counts[stage] for stage in inner) == wanted:
+                yield (*fewer, *others)
 
 
 def _leaving(inner: Sequence[int], count: int, stages: int) -> list[Path]:
@@ -373,7 +380,9 @@ def _shortest(course: _PathSimulation, total: int, best: _StepSchedule) -> _Step
             branches -= 1
             now, lists = waiting.pop()
             if not now.left:
-                best = min(best, _StepSchedule(max(now.free), paths, lists), key=lambda found: found.seconds)
+                best = min(
+                    best, _StepSchedule(max(now.free), paths, lists), key=lambda schedule: schedule.seconds
+                )
             elif now.least() < best.seconds:
                 waiting += _branches(now, lists)
     return best
@@ -385,11 +394,11 @@ def _branches(now: _StepState, lists: Lists) -> list[tuple[_StepState, Lists]]:
     """
     able = [(start, number, now.next(number)) for number, start in now.starts()]
     end, rank = min((start + piece.seconds, piece.rank) for start, _, piece in able)
-    meeting = [one for one in able if one[2].rank == rank and one[0] < end]
-    found = []
-    for _, number, piece in sorted(meeting, key=lambda one: (-one[0], now.rest(one[1]), one[1])):
+    meeting = [start for start in able if start[2].rank == rank and start[0] < end]
+    branches = []
+    for _, number, piece in sorted(meeting, key=lambda start: (-start[0], now.rest(start[1]), start[1])):
         after = now.copy()
         after.take(number)
         longer = (*lists[rank], piece.action)
-        found.append((after, (*lists[:rank], longer, *lists[rank + 1 :])))
-    return found
+        branches.append((after, (*lists[:rank], longer, *lists[rank + 1 :])))
+    return branches

@@ -30,17 +30,21 @@ def clocks_of(records: RunRecords) -> dict[int, ClockOffset]:
 
 def clock_rows(clocks: dict[int, ClockOffset], time_unix: float) -> list[ClockRow]:
     """The offsets at one time; empty if all ranks have one clock."""
-    found = {rank: clock.estimate(time_unix) for rank, clock in clocks.items()}
-    if not any(offset.error_seconds for offset in found.values()):
+    offsets = {rank: clock.estimate(time_unix) for rank, clock in clocks.items()}
+    if not any(offset.error_seconds for offset in offsets.values()):
         return []
-    return [ClockRow(rank, offset.offset_seconds, offset.error_seconds) for rank, offset in found.items()]
+    return [ClockRow(rank, offset.offset_seconds, offset.error_seconds) for rank, offset in offsets.items()]
 
 
 def _clock(events: list[Event]) -> ClockOffset:
-    told = [event.data for event in events if event.kind == EVENT]
+    data = [event.data for event in events if event.kind == EVENT]
     names = Offset._fields
     return ClockOffset(
-        [Offset(*(float(one[name]) for name in names)) for one in told if all(name in one for name in names)]
+        [
+            Offset(*(float(values[name]) for name in names))
+            for values in data
+            if all(name in values for name in names)
+        ]
     )
 
 
@@ -59,9 +63,9 @@ def warmup_of(steps: JoinedSteps, notes: tuple[str, ...]) -> dict[str, Any]:
     if not len(steps.steps):
         return {"notes": list(notes)}
     left_out = steps.left_out
-    found = warmup_steps(slowest_seconds(steps))
-    more = [_STILL_WARM.format(found=found, left_out=left_out)] if (found or 0) > left_out else []
-    return {"warmup_steps": left_out, "warmup_steps_found": found, "notes": [*notes, *more]}
+    warmup = warmup_steps(slowest_seconds(steps))
+    more = [_STILL_WARM.format(found=warmup, left_out=left_out)] if (warmup or 0) > left_out else []
+    return {"warmup_steps": left_out, "warmup_steps_found": warmup, "notes": [*notes, *more]}
 
 
 def anatomy(measured: JoinedSteps, records: RunRecords, facts: RunFacts) -> dict[str, Any]:
@@ -91,14 +95,17 @@ def anatomy(measured: JoinedSteps, records: RunRecords, facts: RunFacts) -> dict
 
 def expert_rows(tables: Sequence[Table], steps: np.ndarray[Any, Any], ep: int = 1) -> list[ExpertRow]:
     """One for each layer whose load ranks recorded in these steps; its experts lie in order on ``ep`` ranks."""
-    kept = [_expert_columns(table, steps) for table in tables]
-    columns = {name: np.concatenate([one[name] for one in kept]) for name in (kept[0] if kept else {})}
-    found = []
+    tables_of_ranks = [_expert_columns(table, steps) for table in tables]
+    columns = {
+        name: np.concatenate([table[name] for table in tables_of_ranks])
+        for name in (tables_of_ranks[0] if tables_of_ranks else {})
+    }
+    rows = []
     for number in np.unique(columns["layer"]):
         of_layer = {name: column[columns["layer"] == number] for name, column in columns.items()}
         if of_layer["choices"].sum():
-            found.append(replace(_expert_row(int(number), of_layer, ep), **_bucket_fractions(of_layer)))
-    return found
+            rows.append(replace(_expert_row(int(number), of_layer, ep), **_bucket_fractions(of_layer)))
+    return rows
 
 
 def _expert_columns(table: Table, steps: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
@@ -113,9 +120,9 @@ def _expert_columns(table: Table, steps: np.ndarray[Any, Any]) -> dict[str, np.n
 
 
 def _expert_row(layer: int, samples: Mapping[str, np.ndarray[Any, Any]], ep: int) -> ExpertRow:
-    each = samples["expert"].astype(np.int64)
+    experts = samples["expert"].astype(np.int64)
     fell, sums, of = (
-        np.bincount(each, values)
+        np.bincount(experts, values)
         for values in (samples["choices"], samples["probability"] * samples["of"], samples["of"])
     )
     load, probability, count = fell / fell.sum(), sums / of, len(fell)
@@ -132,13 +139,13 @@ def _expert_row(layer: int, samples: Mapping[str, np.ndarray[Any, Any]], ep: int
 
 def _bucket_fractions(samples: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
     """What travelled for others; nothing where all did for themselves."""
-    known = ~np.isnan(samples["residual"])
-    choices = samples["choices"][known]
+    measured = ~np.isnan(samples["residual"])
+    choices = samples["choices"][measured]
     if not choices.sum():
         return {}
     return {
-        "sent_fraction": float(samples["buckets"][known].sum() / choices.sum()),
-        "residual": float((samples["residual"][known] * choices).sum() / choices.sum()),
+        "sent_fraction": float(samples["buckets"][measured].sum() / choices.sum()),
+        "residual": float((samples["residual"][measured] * choices).sum() / choices.sum()),
     }
 
 
@@ -154,7 +161,7 @@ def task_rows(records: RunRecords, steps: Sequence[int], copies: int) -> list[Ta
             assert isinstance(sample, TaskSample)
             if sample.task not in names:
                 names[sample.task] = len(names)
-                sums, counts = (np.vstack([one, np.zeros((1, len(steps)))]) for one in (sums, counts))
+                sums, counts = (np.vstack([values, np.zeros((1, len(steps)))]) for values in (sums, counts))
                 ranks.append({})
             task, column = names[sample.task], place.get(sample.step)
             ranks[task][rank] = sample.micro_batches
@@ -187,8 +194,8 @@ def _straggler(measured: JoinedSteps, records: RunRecords) -> dict[str, Any]:
 
 def hosts_of(records: RunRecords) -> dict[int, str]:
     """The host of each rank that told it."""
-    told = {
+    names = {
         rank: [event.data.get("host") for event in records.events(rank) if event.kind == "environment"]
         for rank in records.ranks()
     }
-    return {rank: str(names[-1]) for rank, names in told.items() if names and names[-1]}
+    return {rank: str(names[-1]) for rank, names in names.items() if names and names[-1]}

@@ -80,8 +80,8 @@ def peak_bandwidth_reason(rows: Iterable[CommunicationRow], links_reason: str | 
 
 def message_seconds_reason(operations: Iterable[str]) -> str | None:
     """Why rows of messages have no seconds, and so no bandwidth; None if there are none."""
-    found = set(operations)
-    named = [operation for operation in message_operations() if operation in found]
+    present = set(operations)
+    named = [operation for operation in message_operations() if operation in present]
     return f"{' and '.join(named)}: {_MESSAGES_REASON}" if named else None
 
 
@@ -127,7 +127,7 @@ def _plus(total: float | None, more: float | None) -> float | None:
 def _wire_bytes(table: Table, chosen: _Selection, operation: str, backend: str) -> float | None:
     """Sent for the chosen calls, summed call by call; None if one of them is not known."""
     payload, sizes = table.column("bytes")[chosen], table.column("group_size")[chosen]
-    told = table.column("sent_bytes")[chosen]
+    sent_bytes = table.column("sent_bytes")[chosen]
     codes, names = table.codes("algorithm")  # masked: the backend's own
     algorithms = np.full(len(payload), -1)
     if names:
@@ -135,14 +135,14 @@ def _wire_bytes(table: Table, chosen: _Selection, operation: str, backend: str) 
     total: float | None = 0.0
     for code in np.unique(algorithms):
         for size in np.unique(sizes):
-            here = (algorithms == code) & (sizes == size)
+            of_size = (algorithms == code) & (sizes == size)
             call = operation, backend, names.get(int(code)), int(size)
-            by_formula = wire_bytes(*call, payload[here])
+            by_formula = wire_bytes(*call, payload[of_size])
             if by_formula is None:
                 return None
-            around = message_bytes(*call, payload[here])
-            known = np.ma.filled(told[here].astype(float), np.nan) + around
-            total = _plus(total, float(np.where(np.isnan(known), by_formula, known).sum()))
+            around = message_bytes(*call, payload[of_size])
+            counted = np.ma.filled(sent_bytes[of_size].astype(float), np.nan) + around
+            total = _plus(total, float(np.where(np.isnan(counted), by_formula, counted).sum()))
     return total
 
 
@@ -167,12 +167,12 @@ def _beside_link(row: CommunicationRow, links: Links) -> CommunicationRow:
     if link is None or is_message(row.operation):
         return row
     reached, peak = row.bus_bandwidth, link.peak_bandwidth
-    each = expected_seconds(link.segments, row.bytes / row.calls)
+    seconds_per_call = expected_seconds(link.segments, row.bytes / row.calls)
     return replace(
         row,
         peak_bandwidth=peak,
         peak_fraction=reached / peak if reached is not None and peak else None,
-        expected_seconds=None if each is None else each * row.calls,
+        expected_seconds=None if seconds_per_call is None else seconds_per_call * row.calls,
     )
 
 

@@ -44,30 +44,30 @@ CHANGE_EVENT = "changed"
 
 def change_rows(records: RunRecords) -> list[ChangeRow]:
     """Every change in order, as rank 0 told it; what cannot be read is left out."""
-    told = retained_events(records.events(0)) if 0 in records.ranks() else []
-    found = []
-    for event in told:
+    events = retained_events(records.events(0)) if 0 in records.ranks() else []
+    rows = []
+    for event in events:
         if event.kind != CHANGE_EVENT:
             continue
         try:
-            found.append(msgspec.convert({"time_unix": event.time_unix} | event.data, ChangeRow))
+            rows.append(msgspec.convert({"time_unix": event.time_unix} | event.data, ChangeRow))
         except msgspec.ValidationError:
             continue
-    return found
+    return rows
 
 
 def retained_events(events: Sequence[Event]) -> list[Event]:
     """Without changes, plans and held-out losses of steps that were undone afterwards: a loss before a step belongs to
     those up to it, a change or a plan to those from it on.
     """
-    found = list[Event]()
+    retained = list[Event]()
     for event in events:
         if event.kind == UNDONE_EVENT:
             first = int(event.data.get("step") or 0)
-            found = [one for one in found if not _undone(one, first)]
+            retained = [event for event in retained if not _undone(event, first)]
         else:
-            found.append(event)
-    return found
+            retained.append(event)
+    return retained
 
 
 #: Kinds that tell what holds from a step on.
@@ -107,8 +107,8 @@ Row = TypeVar("Row")
 
 def checkpoint_rows(records: RunRecords) -> list[CheckpointRow]:
     """Every save that was tried, in order; what cannot be read is left out."""
-    found = [_convert(data, CheckpointRow) for data in _events(records, "checkpoint")]
-    return [row for row in found if row is not None]
+    rows = [_convert(data, CheckpointRow) for data in _events(records, "checkpoint")]
+    return [row for row in rows if row is not None]
 
 
 def resume_source(records: RunRecords) -> ResumeRow | None:
@@ -120,24 +120,24 @@ def time_budget(records: RunRecords) -> dict[str, Any]:
     """Of a run with a time that ended or was stopped, what it was given and took, by the names of the summary; else
     nothing.
     """
-    told = next(iter(_events(records, "time_budget")), {})
-    given, took = told.get("seconds"), told.get("took")
-    if not isinstance(given, int | float) or not isinstance(took, int | float):
+    budget = next(iter(_events(records, "time_budget")), {})
+    seconds, took = budget.get("seconds"), budget.get("took")
+    if not isinstance(seconds, int | float) or not isinstance(took, int | float):
         return {}
-    stopped = told.get("stopped") is True
-    return {"budget_seconds": float(given), "budget_used_seconds": float(took), "budget_stopped": stopped}
+    stopped = budget.get("stopped") is True
+    return {"budget_seconds": float(seconds), "budget_used_seconds": float(took), "budget_stopped": stopped}
 
 
 def planned_steps(records: RunRecords) -> int | None:
     """How many steps a run with a time will have, or had, as it told last; None of one that did not tell yet."""
-    told = (data.get("steps") for data in _events(records, LENGTH_EVENT))
-    return next((steps for steps in reversed(list(told)) if isinstance(steps, int)), None)
+    lengths = (data.get("steps") for data in _events(records, LENGTH_EVENT))
+    return next((steps for steps in reversed(list(lengths)) if isinstance(steps, int)), None)
 
 
 def _events(records: RunRecords, kind: str) -> list[dict[str, Any]]:
     """Of rank 0, which speaks for all."""
-    told = retained_events(records.events(0)) if 0 in records.ranks() else []
-    return [event.data for event in told if event.kind == kind]
+    events = retained_events(records.events(0)) if 0 in records.ranks() else []
+    return [event.data for event in events if event.kind == kind]
 
 
 def _convert(data: dict[str, Any], kind: type[Row]) -> Row | None:
@@ -152,8 +152,8 @@ PLAN_EVENT = "plan"
 
 def plan_rows(records: RunRecords) -> list[PlanRow]:
     """In order, as rank 0 told them; what cannot be read is left out."""
-    found = [_convert(data, PlanRow) for data in _events(records, PLAN_EVENT)]
-    return [row for row in found if row is not None]
+    rows = [_convert(data, PlanRow) for data in _events(records, PLAN_EVENT)]
+    return [row for row in rows if row is not None]
 
 
 MEMORY_PLAN_EVENT = "memory_plan"
@@ -161,8 +161,8 @@ MEMORY_PLAN_EVENT = "memory_plan"
 
 def memory_plan_rows(records: RunRecords) -> list[MemoryPlanRow]:
     """By stage, as the first rank of each told it; what cannot be read is left out."""
-    found = [_convert(data, MemoryPlanRow) for data in _of_ranks(records, MEMORY_PLAN_EVENT)]
-    return sorted((row for row in found if row is not None), key=lambda row: row.stage)
+    rows = [_convert(data, MemoryPlanRow) for data in _of_ranks(records, MEMORY_PLAN_EVENT)]
+    return sorted((row for row in rows if row is not None), key=lambda row: row.stage)
 
 
 EXPERT_SLOTS_EVENT, AHEAD_EVENT = "expert_slots", "batches_ahead"
@@ -170,8 +170,8 @@ EXPERT_SLOTS_EVENT, AHEAD_EVENT = "expert_slots", "batches_ahead"
 
 def expert_slot_rows(records: RunRecords) -> list[ExpertSlotRow]:
     """As each rank told it at its end."""
-    found = [_convert(data, ExpertSlotRow) for data in _of_ranks(records, EXPERT_SLOTS_EVENT)]
-    return sorted((row for row in found if row is not None), key=lambda row: row.rank)
+    rows = [_convert(data, ExpertSlotRow) for data in _of_ranks(records, EXPERT_SLOTS_EVENT)]
+    return sorted((row for row in rows if row is not None), key=lambda row: row.rank)
 
 
 SEQUENCE_GROUPS_EVENT = "sequence_groups"
@@ -198,17 +198,17 @@ def sequence_rows(records: RunRecords) -> dict[str, Any]:
     groups, plans = dict[tuple[int, int, int], SequenceGroupRow](), dict[int, SequencePlanRow]()
     for rank in records.ranks():
         for event in retained_events(records.events(rank)):
-            told = _convert(event.data, SequenceStep) if event.kind == SEQUENCE_GROUPS_EVENT else None
-            if told is None:
+            row = _convert(event.data, SequenceStep) if event.kind == SEQUENCE_GROUPS_EVENT else None
+            if row is None:
                 continue
             if rank == 0:
-                plans[told.step] = SequencePlanRow(
-                    told.step, told.planner_seconds, told.waited_seconds, told.proven, told.factors
+                plans[row.step] = SequencePlanRow(
+                    row.step, row.planner_seconds, row.waited_seconds, row.proven, row.factors
                 )
-            for place, (number, degree, documents, tokens, planned, seconds) in enumerate(told.groups):
-                key = told.step, place, number
+            for place, (number, degree, documents, tokens, planned, seconds) in enumerate(row.groups):
+                key = row.step, place, number
                 least = min(seconds, groups[key].seconds if key in groups else math.inf)
-                about = told.step, place, degree, documents, tokens, planned
+                about = row.step, place, degree, documents, tokens, planned
                 groups[key] = SequenceGroupRow(*about, seconds=least)
     first = max(plans, default=0) - _SEQUENCE_STEPS
     return {
@@ -219,8 +219,8 @@ def sequence_rows(records: RunRecords) -> dict[str, Any]:
 
 def ahead_rows(records: RunRecords) -> list[PrefetchRow]:
     """As each rank told it at its end."""
-    found = [_convert(data, PrefetchRow) for data in _of_ranks(records, AHEAD_EVENT)]
-    return sorted((row for row in found if row is not None), key=lambda row: row.rank)
+    rows = [_convert(data, PrefetchRow) for data in _of_ranks(records, AHEAD_EVENT)]
+    return sorted((row for row in rows if row is not None), key=lambda row: row.rank)
 
 
 NETWORKS_EVENT = "networks"
@@ -228,15 +228,15 @@ NETWORKS_EVENT = "networks"
 
 def network_rows(records: RunRecords) -> list[NetworkRow]:
     """By axis and network, as ranks told it when they made their groups; what cannot be read is left out."""
-    found: dict[tuple[str, str | None, bool | None], list[int]] = {}
+    ranks_by_network: dict[tuple[str, str | None, bool | None], list[int]] = {}
     for rank in records.ranks():
-        told = [event.data for event in records.events(rank) if event.kind == NETWORKS_EVENT]
-        for one in told[-1].get("groups", []) if told else []:
-            row = _convert(one | {"ranks": [rank]}, NetworkRow)
+        data = [event.data for event in records.events(rank) if event.kind == NETWORKS_EVENT]
+        for group in data[-1].get("groups", []) if data else []:
+            row = _convert(group | {"ranks": [rank]}, NetworkRow)
             if row is not None:
-                ranks = found.setdefault((row.axis, row.network, row.inside), [])
+                ranks = ranks_by_network.setdefault((row.axis, row.network, row.inside), [])
                 ranks += [rank] if rank not in ranks else []
-    return [NetworkRow(*key, ranks) for key, ranks in found.items()]
+    return [NetworkRow(*key, ranks) for key, ranks in ranks_by_network.items()]
 
 
 def _of_ranks(records: RunRecords, kind: str) -> list[dict[str, Any]]:
@@ -248,8 +248,8 @@ ADAPTED_EVENT = "adapted"
 
 def adapted_row(records: RunRecords) -> AdapterRow | None:
     """What rank 0 told at the end of a run with a frozen model; None of any other."""
-    found = [_convert(data, AdapterRow) for data in _events(records, ADAPTED_EVENT)]
-    return next((row for row in reversed(found) if row is not None), None)
+    rows = [_convert(data, AdapterRow) for data in _events(records, ADAPTED_EVENT)]
+    return next((row for row in reversed(rows) if row is not None), None)
 
 
 UPDATE_EVENT = "update"
@@ -257,8 +257,8 @@ UPDATE_EVENT = "update"
 
 def update_row(records: RunRecords) -> UpdateRow | None:
     """As rank 0 told it; None where all is trained."""
-    found = [_convert(data, UpdateRow) for data in _events(records, UPDATE_EVENT)]
-    return next((row for row in found if row is not None), None)
+    rows = [_convert(data, UpdateRow) for data in _events(records, UPDATE_EVENT)]
+    return next((row for row in rows if row is not None), None)
 
 
 LOCAL_UPDATE_EVENT = "outer"
@@ -278,32 +278,32 @@ class OuterAverage(msgspec.Struct, frozen=True):
 
 def outer_averages(records: RunRecords, rank: int) -> list[OuterAverage]:
     """Every average that a rank took over, in order; what cannot be read is left out."""
-    found = []
+    averages = []
     for event in records.events(rank) if rank in records.ranks() else []:
         if event.kind == LOCAL_UPDATE_EVENT:
             try:
-                found.append(msgspec.convert(event.data, OuterAverage))
+                averages.append(msgspec.convert(event.data, OuterAverage))
             except msgspec.ValidationError:
                 continue
-    return found
+    return averages
 
 
 def outer_row(records: RunRecords) -> OuterRow | None:
     """All of rank 0; None without an outer loop, or before its first average."""
-    found = outer_averages(records, 0)
-    if not found:
+    averages = outer_averages(records, 0)
+    if not averages:
         return None
-    stale = [average.staleness for average in found]
-    at_end = [average.wait_seconds for average in found if average.staleness and not average.delay_steps]
-    during = [one for one in found if not one.staleness or one.delay_steps] or found
+    stale = [average.staleness for average in averages]
+    at_end = [average.wait_seconds for average in averages if average.staleness and not average.delay_steps]
+    during = [average for average in averages if not average.staleness or average.delay_steps] or averages
     return OuterRow(
-        len(found),
-        len({average.round for average in found}),
+        len(averages),
+        len({average.round for average in averages}),
         min(stale),
         max(stale),
         fmean(average.delay_steps for average in during),
         fmean(average.wait_seconds for average in during),
-        sum(at_end) if at_end and len(during) < len(found) else None,
+        sum(at_end) if at_end and len(during) < len(averages) else None,
     )
 
 
@@ -316,15 +316,15 @@ def quality_rows(records: RunRecords, steps: JoinedSteps, backend: str) -> list[
     """One for each time that the loss on held-out text was taken, in the order of steps."""
     if not len(steps.steps):
         return []
-    found, before, wire = [], None, 0.0
+    rows, before, wire = [], None, 0.0
     seconds = wall_seconds(steps)
     for step, loss in sorted(_losses(records, steps).items()):
         sent = _sent_bytes(records, steps, before, step, backend)
         wire += math.nan if sent is None else sent
         passed = float(seconds[steps.steps < step].sum())
-        found.append(QualityRow(step, loss, passed, None if math.isnan(wire) else wire))
+        rows.append(QualityRow(step, loss, passed, None if math.isnan(wire) else wire))
         before = step
-    return found
+    return rows
 
 
 def _losses(records: RunRecords, steps: JoinedSteps) -> dict[int, float]:
@@ -332,20 +332,22 @@ def _losses(records: RunRecords, steps: JoinedSteps) -> dict[int, float]:
     return losses_before_steps(records, int(steps.steps[-1]) + 1)
 
 
-def losses_before_steps(records: RunRecords, end: int | None = None, what: str = "loss") -> dict[int, float]:
+def losses_before_steps(
+    records: RunRecords, end: int | None = None, measure: str = "loss"
+) -> dict[int, float]:
     """The loss on held-out text by the step before which it was taken: means over the ranks that computed it, each on
     text of its own, once all of them told theirs. ``end`` is the step of one that does not tell its own. So with
-    ``what`` else is taken there: "partial_loss" or "metric".
+    ``measure`` else is taken there: "partial_loss" or "metric".
     """
-    told, wanted = defaultdict[int, dict[int, float]](dict), dict[int, int]()
+    losses, wanted = defaultdict[int, dict[int, float]](dict), dict[int, int]()
     for rank in records.ranks():
         for event in retained_events(records.events(rank)):
-            loss, step = event.data.get(what), event.data.get("step", end)
+            loss, step = event.data.get(measure), event.data.get("step", end)
             is_loss = event.kind == VALIDATION_EVENT and isinstance(loss, float | int) and math.isfinite(loss)
             if is_loss and isinstance(step, int) and loss is not None:
-                told[step][rank] = loss
+                losses[step][rank] = loss
                 wanted[step] = int(event.data.get("ranks", 1))  # records of earlier versions do not say
-    return {step: sum(of.values()) / len(of) for step, of in told.items() if len(of) >= wanted[step]}
+    return {step: sum(of.values()) / len(of) for step, of in losses.items() if len(of) >= wanted[step]}
 
 
 def _sent_bytes(
@@ -369,12 +371,12 @@ def _sent_bytes(
 
 def uncompressed_parameters(records: RunRecords) -> dict[str, str]:
     """Name -> reason, of all ranks; what a rank said last counts."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for rank in records.ranks():
-        told = [event.data.get("parameters") for event in records.events(rank) if event.kind == "left_alone"]
-        if told and isinstance(told[-1], dict):
-            found |= {str(name): str(reason) for name, reason in told[-1].items()}
-    return found
+        names = [event.data.get("parameters") for event in records.events(rank) if event.kind == "left_alone"]
+        if names and isinstance(names[-1], dict):
+            reasons |= {str(name): str(reason) for name, reason in names[-1].items()}
+    return reasons
 
 
 _SOME = (
@@ -385,14 +387,14 @@ _SOME = (
 
 def detail_notes(records: RunRecords, measured: JoinedSteps, detailed: JoinedSteps) -> tuple[str, ...]:
     """A note where some of the measured steps were recorded as a whole only."""
-    told = [
+    notes = [
         event.data
         for rank in records.ranks()
         for event in records.events(rank)
         if event.kind == SAMPLING_EVENT
     ]
-    if not told or len(detailed.steps) == len(measured.steps):
+    if not notes or len(detailed.steps) == len(measured.steps):
         return ()
-    most = max(told, key=lambda data: float(data["cost"]))
+    most = max(notes, key=lambda data: float(data["cost"]))
     counts = {"detailed": len(detailed.steps), "measured": len(measured.steps)}
     return (_SOME.format(cost=float(most["cost"]), budget=float(most["budget"]), **counts),)

@@ -66,14 +66,14 @@ def seconds_by_axis(measured: JoinedSteps, tables: list[Table]) -> AxisSeconds:
     for rank, table in enumerate(tables):
         waits = waits_of(measured, rank)
         calls = _calls(table, measured.steps)
-        shares, known = _shares(calls, waits), ~calls.message
+        shares, is_timed = _shares(calls, waits), ~calls.message
         for code, name in calls.names.items():
             of_axis = calls.axis == code
             exposed[name] += float(shares[of_axis].sum())
-            if (of_axis & known).any():
-                hidden[name] += _hidden(calls, shares, of_axis & known)
-        if known.any():
-            together.append(_hidden(calls, shares, known))
+            if (of_axis & is_timed).any():
+                hidden[name] += _hidden(calls, shares, of_axis & is_timed)
+        if is_timed.any():
+            together.append(_hidden(calls, shares, is_timed))
         exposed[UNKNOWN] += max(0.0, float(waits.sum() - shares.sum()))
     count, whole = len(measured.steps) * len(tables), sum(exposed.values())
     if exposed[UNKNOWN] <= _TRIFLE * whole:
@@ -136,11 +136,11 @@ def _known_calls(table: Table, steps: _Places) -> _Flags:
 def _shares(calls: _Calls, waits: _Floats) -> _Floats:
     """What each call gets of the exposed seconds of its step."""
     whole = calls.exposed >= calls.seconds - _TOLERANCE
-    own = np.where(whole, calls.exposed, 0.0)
-    own *= _scale(own, calls.place, waits)
-    left = np.maximum(waits - np.bincount(calls.place, own, len(waits)), 0.0)
+    measured = np.where(whole, calls.exposed, 0.0)
+    measured *= _scale(measured, calls.place, waits)
+    remainder = np.maximum(waits - np.bincount(calls.place, measured, len(waits)), 0.0)
     part = np.where(whole, 0.0, np.maximum(calls.exposed - _during(calls, whole), 0.0))
-    return np.asarray(own + part * _scale(part, calls.place, left))
+    return np.asarray(measured + part * _scale(part, calls.place, remainder))
 
 
 def _scale(parts: _Floats, places: _Places, most: _Floats) -> _Floats:

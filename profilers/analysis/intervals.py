@@ -19,11 +19,11 @@ def growth(counter: Column) -> int | None:
 
     None without a reading.
     """
-    known = counter.compressed()
-    if not len(known):
+    counts = counter.compressed()
+    if not len(counts):
         return None
-    steps = np.diff(known)
-    return int(np.where(steps >= 0, steps, known[1:]).sum())
+    steps = np.diff(counts)
+    return int(np.where(steps >= 0, steps, counts[1:]).sum())
 
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -47,10 +47,3 @@ def union_seconds(spans: Spans) -> float:
     """How long at least one of the spans lasts."""
     merged = merge(spans)
     return float((merged[:, 1] - merged[:, 0]).sum())
-
-
-def overlap_seconds(these: Spans, those: Spans) -> float:
-    """How long a span of ``these`` and one of ``those`` last at the same time."""
-    left, right = merge(these), merge(those)
-    both = union_seconds(np.concatenate([left, right]))
-    return max(0.0, union_seconds(left) + union_seconds(right) - both)

@@ -62,9 +62,9 @@ def joules(readings: Iterable[tuple[Table, int]], start_unix: float, end_unix: f
 
     The counter is read at intervals: the mean power between the samples within the span stands for all of it.
     """
-    found = [gpu_joules(table, gpu, start_unix, end_unix) for table, gpu in readings]
-    known = [energy for energy in found if energy is not None]
-    return sum(known) if known and len(known) == len(found) else None
+    energies = [gpu_joules(table, gpu, start_unix, end_unix) for table, gpu in readings]
+    measured = [energy for energy in energies if energy is not None]
+    return sum(measured) if measured and len(measured) == len(energies) else None
 
 
 def joules_of_ranks(
@@ -110,13 +110,13 @@ def gpus_of(records: RunRecords, used: RankGpus, span: tuple[float, float] | Non
         for host in hosts
         for row in gpu_rows(records.table(host, "gpu"), span)
     ]
-    told = [
+    reasons = [
         event.data.get("reason")
         for host in hosts
         for event in records.events(host)
         if event.kind == "nvml_unavailable"
     ]
-    reason = next((f"no GPU: {reason}" for reason in told if reason), "no GPU was sampled")
+    reason = next((f"no GPU: {reason}" for reason in reasons if reason), "no GPU was sampled")
     return {"gpus": rows, "gpus_reason": None if rows else reason}
 
 
@@ -135,25 +135,26 @@ def driver_failures(events: Iterable[Event], host: str | None = None) -> list[st
 
     ``events`` are those of one sampler; ``host`` is named in each line.
     """
-    told: list[tuple[Event, Event | None]] = []
+    failures: list[tuple[Event, Event | None]] = []
     for event in events:
         if event.kind == "gpu_error":
-            told.append((event, None))
+            failures.append((event, None))
         elif event.kind == "gpu_recovered":
             gpu = event.data.get("gpu")
-            told = [
+            failures = [
                 (began, event) if ended is None and began.data.get("gpu") == gpu else (began, ended)
-                for began, ended in told
+                for began, ended in failures
             ]
-    return [_trouble(*pair, host) for pair in told]
+    return [_trouble(*pair, host) for pair in failures]
 
 
 def _trouble(began: Event, ended: Event | None, host: str | None) -> str:
     where = f" on {host}" if host else ""
-    what = f"GPU {began.data.get('gpu')}{where} did not answer {began.data.get('function')}: {began.data.get('error')}"
+    data = began.data
+    failure = f"GPU {data.get('gpu')}{where} did not answer {data.get('function')}: {data.get('error')}"
     if ended is None:
-        return f"{what}; it has not answered since"
-    return f"{what}; it answered again after {ended.time_unix - began.time_unix:,.1f} s"
+        return f"{failure}; it has not answered since"
+    return f"{failure}; it answered again after {ended.time_unix - began.time_unix:,.1f} s"
 
 
 def gpu_rows(samples: Table, span: tuple[float, float] | None = None) -> list[GpuRow]:
@@ -168,17 +169,17 @@ def gpu_rows(samples: Table, span: tuple[float, float] | None = None) -> list[Gp
 
 
 def _gpu_row(samples: Table, gpu: int, inside: Any, span: tuple[float, float] | None) -> GpuRow:
-    own = np.asarray((samples.column("gpu") == gpu).filled(False))
-    chosen = own & inside if (own & inside).any() else own
-    times = samples.column("time_unix")[own].compressed()
-    if span is None or not (own & inside).any():
+    of_gpu = np.asarray((samples.column("gpu") == gpu).filled(False))
+    chosen = of_gpu & inside if (of_gpu & inside).any() else of_gpu
+    times = samples.column("time_unix")[of_gpu].compressed()
+    if span is None or not (of_gpu & inside).any():
         span = (float(times.min()), float(times.max())) if len(times) else (0.0, 0.0)
     return GpuRow(
         gpu=gpu,
         samples=int(chosen.sum()),
         energy_joules=gpu_joules(samples, gpu, *span),
         throttled=_throttle_shares(samples.column("throttle_reasons")[chosen]),
-        **_row_values(samples, chosen, own),
+        **_row_values(samples, chosen, of_gpu),
     )
 
 
@@ -221,12 +222,12 @@ _OF_THE_RUN = ("limit", "added")
 
 def _throttle_shares(masks: Column) -> dict[str, float]:
     """Share of the samples in which each reason held the clocks down, the most frequent first."""
-    known = masks.compressed()
-    seen: Counter[str] = Counter()
-    for mask, times in zip(*np.unique(known, return_counts=True), strict=True):
+    sampled = masks.compressed()
+    counts: Counter[str] = Counter()
+    for mask, times in zip(*np.unique(sampled, return_counts=True), strict=True):
         for reason in words(int(mask)):
-            seen[reason] += int(times)
-    return {reason: times / len(known) for reason, times in seen.most_common()}
+            counts[reason] += int(times)
+    return {reason: times / len(sampled) for reason, times in counts.most_common()}
 
 
 def host_rows(records: RunRecords, span: tuple[float, float] | None = None) -> list[HostRow]:
@@ -248,11 +249,11 @@ def _sums_over_ranks(processes: Table) -> dict[str, Any]:
     """Fields of a host's row from the records of its ranks' processes; None where no rank has a reading."""
     numbers = processes.column("rank").filled(-1)
     rows = [_row_values(processes, numbers == rank, numbers == rank) for rank in np.unique(numbers)]
-    known = {
+    values_by_name = {
         name: [row[name] for row in rows if row[name] is not None]
         for _, _, name in row_fields(processes.record_class)
     }
-    return {name: sum(values) if values else None for name, values in known.items()}
+    return {name: sum(values) if values else None for name, values in values_by_name.items()}
 
 
 def _inside(samples: Table, span: tuple[float, float] | None) -> Table:

@@ -51,17 +51,19 @@ def add_outside_bytes(rows: Sequence[MemoryRow], gpus: Sequence[GpuRow]) -> list
     """The rows, with what NVML says that ranks' processes hold of a GPU over the allocators' reserved bytes, in equal
     parts where several ranks share it; without it where one of the two is not known.
     """
-    found = list[MemoryRow]()
+    completed = list[MemoryRow]()
     for row in rows:
-        gpu = next((one for one in gpus if row.rank in (one.ranks or ())), None)
-        there = [one.reserved_bytes for one in rows if gpu is not None and one.rank in (gpu.ranks or ())]
-        reserved = [one for one in there if one is not None]
+        gpu = next((gpu for gpu in gpus if row.rank in (gpu.ranks or ())), None)
+        reserved_by_rank = [
+            row.reserved_bytes for row in rows if gpu is not None and row.rank in (gpu.ranks or ())
+        ]
+        reserved = [bytes_ for bytes_ in reserved_by_rank if bytes_ is not None]
         if gpu is None or gpu.ranks_memory_bytes is None or len(reserved) != len(gpu.ranks or ()):
-            found.append(row)
+            completed.append(row)
         else:
             outside = max(0, gpu.ranks_memory_bytes - sum(reserved)) // len(reserved)
-            found.append(replace(row, outside_allocator_bytes=outside))
-    return found
+            completed.append(replace(row, outside_allocator_bytes=outside))
+    return completed
 
 
 def peak_index(peaks: NDArray[Any]) -> int:
@@ -69,8 +71,8 @@ def peak_index(peaks: NDArray[Any]) -> int:
 
     ``peaks`` [records]: the highest so far, masked or NaN where a record has none.
     """
-    known: NDArray[Any] = np.ma.filled(np.ma.asarray(peaks, float), np.nan)
-    return int(np.flatnonzero(known >= REACHED * np.nanmax(known))[0])
+    values: NDArray[Any] = np.ma.filled(np.ma.asarray(peaks, float), np.nan)
+    return int(np.flatnonzero(values >= REACHED * np.nanmax(values))[0])
 
 
 def _row(rank: int, table: Table, column: str) -> MemoryRow:

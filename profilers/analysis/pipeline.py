@@ -60,10 +60,10 @@ def pipeline_of(
     ``tables`` hold the actions of each rank; ``ready`` the Unix time, by the rank's own clock, at which it had the data
     of each of ``steps``, where that is known.
     """
-    made = [
+    pipelines_actions = [
         _actions({rank: tables[rank] for rank in ranks}, steps, clocks, ready or {}) for ranks in pipelines
     ]
-    whole = [actions for actions in made if actions is not None]
+    whole = [actions for actions in pipelines_actions if actions is not None]
     if not whole:
         return None
     idle = [_idle(actions) for actions in whole]
@@ -106,8 +106,8 @@ def _actions(
 
 def _whole(of_rank: _Places, steps: _Places) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Which steps have all of a rank's actions: as many as the one with most."""
-    found = np.searchsorted(steps, of_rank[np.isin(of_rank, steps)])
-    counts = np.bincount(found, minlength=len(steps))
+    places = np.searchsorted(steps, of_rank[np.isin(of_rank, steps)])
+    counts = np.bincount(places, minlength=len(steps))
     return np.asarray(counts == max(1, counts.max(initial=0)))
 
 
@@ -138,10 +138,10 @@ def _idle(actions: _Actions) -> _Idle:
     last = np.append(first[1:], True)
     free = np.where(first, begin[step], np.append(0.0, actions.end[:-1]))
     idle = np.maximum(actions.start - free, 0.0)
-    made, from_other = _dependency_times(actions, step)
-    waiting = np.where(from_other, np.clip(made - free, 0.0, idle), 0.0)
+    dependency_times, from_other = _dependency_times(actions, step)
+    waiting = np.where(from_other, np.clip(dependency_times - free, 0.0, idle), 0.0)
     arriving = np.where(from_other, idle - waiting, 0.0)
-    late = np.nan_to_num(actions.ready - np.fmax(made, begin[step]))
+    late = np.nan_to_num(actions.ready - np.fmax(dependency_times, begin[step]))
     loading = np.where(first, np.clip(late, 0.0, arriving), 0.0)
     drained = float((finish[step] - actions.end)[last].sum())
     return _Idle(
@@ -169,13 +169,13 @@ def _dependency_times(
 
     gives = np.flatnonzero(actions.work != _WEIGHT)
     order = gives[np.argsort(key(actions.stage)[gives])]
-    made = key(actions.stage)[order]
+    keys = key(actions.stage)[order]
     wanted = key(actions.stage + np.where(actions.work == _FORWARD, -1, 1))
-    at = np.minimum(np.searchsorted(made, wanted), len(made) - 1)
-    known = (made[at] == wanted) & (actions.work != _WEIGHT)
-    known &= (actions.work != _FORWARD) | (actions.stage > 0)
-    end = np.where(known, actions.end[order[at]], np.nan)
-    return end, known & (actions.rank[order[at]] != actions.rank)
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    recorded = (keys[at] == wanted) & (actions.work != _WEIGHT)
+    recorded &= (actions.work != _FORWARD) | (actions.stage > 0)
+    end = np.where(recorded, actions.end[order[at]], np.nan)
+    return end, recorded & (actions.rank[order[at]] != actions.rank)
 
 
 def _medians(pipelines: Sequence[_Actions]) -> dict[str, float]:

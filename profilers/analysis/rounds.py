@@ -29,8 +29,8 @@ def wall_seconds(steps: JoinedSteps) -> _Floats:
     The mean over ranks sums to the time that passed, however far ranks drift apart within a round; the sum of each
     step's slowest rank would not.
     """
-    own, between = steps.values["step_seconds"], steps.values["between_seconds"]
-    return np.asarray((own + between.filled(0.0)).mean(axis=0).filled(0.0))
+    step_seconds, between = steps.values["step_seconds"], steps.values["between_seconds"]
+    return np.asarray((step_seconds + between.filled(0.0)).mean(axis=0).filled(0.0))
 
 
 def mean_gap_seconds(steps: JoinedSteps) -> float:

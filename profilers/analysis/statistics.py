@@ -109,8 +109,10 @@ def warmup_steps(seconds: Values, least: int = MINIMUM_STEPS) -> int | None:
     reach = max(_CLIP_DEVIATIONS * deviation, 2 * LEAST_FRACTION * level)
     clipped = np.clip(values, level - reach, level + reach)
     cut = int(np.argmin(standard_errors(clipped)[: count // 2 + 1]))
-    found = _strangers(clipped[:cut], level, max(LEAST_FRACTION * level, _DEVIATIONS * deviation))
-    return found if found < count // 2 and not _drifts(values[count // 2 :], level, deviation) else None
+    strangers = _strangers(clipped[:cut], level, max(LEAST_FRACTION * level, _DEVIATIONS * deviation))
+    return (
+        strangers if strangers < count // 2 and not _drifts(values[count // 2 :], level, deviation) else None
+    )
 
 
 def standard_errors(values: _Array) -> _Array:
@@ -156,7 +158,7 @@ def chance(count: int, tries: int, probability: float) -> float:
     other: the upper tail of the binomial distribution, exact. The probability is above 0 and below 1.
     """
     logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, tries + 1)))])
-    found = np.arange(count, tries + 1)
-    ways = logs[tries] - logs[found] - logs[tries - found]
-    terms = ways + found * math.log(probability) + (tries - found) * math.log1p(-probability)
+    counts = np.arange(count, tries + 1)
+    ways = logs[tries] - logs[counts] - logs[tries - counts]
+    terms = ways + counts * math.log(probability) + (tries - counts) * math.log1p(-probability)
     return min(1.0, float(np.exp(terms).sum()))

@@ -43,15 +43,15 @@ class JoinedSteps:
     @property
     def left_out(self) -> int:
         """Steps at the start that no rank measured."""
-        found = np.flatnonzero(np.ma.filled(self.values["measured"], 0).max(axis=0, initial=0))
-        return int(found[0]) if len(found) else len(self.steps)
+        excluded = np.flatnonzero(np.ma.filled(self.values["measured"], 0).max(axis=0, initial=0))
+        return int(excluded[0]) if len(excluded) else len(self.steps)
 
     def exclude_first(self, steps: int) -> JoinedSteps:
         """The same, with so many steps at the start not measured, whatever ranks left out there."""
-        told = self.values["measured"]
-        flags = np.ma.getdata(told).copy()
+        is_measured = self.values["measured"]
+        flags = np.ma.getdata(is_measured).copy()
         flags[:, steps : self.left_out], flags[:, :steps] = 1.0, 0.0
-        measured: Column = np.ma.MaskedArray(flags, mask=np.ma.getmaskarray(told))
+        measured: Column = np.ma.MaskedArray(flags, mask=np.ma.getmaskarray(is_measured))
         return JoinedSteps(self.ranks, self.steps, self.values | {"measured": measured})
 
     def select_detailed(self) -> JoinedSteps:
@@ -221,13 +221,13 @@ def gap_rows(tables: Mapping[int, Table], steps: np.ndarray[Any, np.dtype[np.int
     gaps: dict[tuple[str | None, str | None], list[_Gap]] = defaultdict(list)
     rank_steps = 0
     for rank, table in tables.items():
-        found = np.ma.getdata(table.column("step"))
-        wanted = np.isin(found, steps)
-        rank_steps += len(np.unique(found[wanted]))
+        numbers = np.ma.getdata(table.column("step"))
+        wanted = np.isin(numbers, steps)
+        rank_steps += len(np.unique(numbers[wanted]))
         phases = table.column("phase")[wanted].tolist()
         seconds = table.column("seconds")[wanted].filled(0.0).tolist()
-        _add(gaps, rank, found[wanted].tolist(), phases, seconds)
-    rows = [_row(*key, found, rank_steps) for key, found in gaps.items()]
+        _add(gaps, rank, numbers[wanted].tolist(), phases, seconds)
+    rows = [_row(*key, gaps_alike, rank_steps) for key, gaps_alike in gaps.items()]
     return sorted(rows, key=lambda row: -row.seconds)[:MOST_ROWS]
 
 
@@ -247,7 +247,7 @@ def _add(
             gaps[after, before].append(_Gap(seconds[place], rank, step))
 
 
-def _row(after: str | None, before: str | None, found: list[_Gap], rank_steps: int) -> GapRow:
-    longest = max(found)
-    whole = sum(gap.seconds for gap in found)
+def _row(after: str | None, before: str | None, gaps: list[_Gap], rank_steps: int) -> GapRow:
+    longest = max(gaps)
+    whole = sum(gap.seconds for gap in gaps)
     return GapRow(after, before, whole / rank_steps, longest.seconds, longest.rank, longest.step)

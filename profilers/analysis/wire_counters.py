@@ -47,14 +47,14 @@ def sent_bytes(tables: Iterable[tuple[Table, float, float]]) -> tuple[float | No
     Each table is the ``network`` stream of one rank, with the begin and end in unix seconds of that rank's span. The
     readings around the span count: the last before it and the first after it.
     """
-    total, found = 0.0, False
+    total, counted = 0.0, False
     for table, begin, end in tables:
         for interface in sorted(set(table.column("interface").compressed().tolist()) - {_UPLINK}):
             sent = _interface_bytes(table, interface, begin, end)
             if sent is None:
                 return None, f"no reading of interface {interface} before and after the measured steps"
-            total, found = total + sent, True
-    if not found:
+            total, counted = total + sent, True
+    if not counted:
         return (
             None,
             "no counters of interfaces that only the ranks use; a run in the lab (lab.hosts) has them",
@@ -78,37 +78,39 @@ def interface_rows(records: RunRecords, span: tuple[float, float] | None = None)
 
     ``span`` are two wall-clock times: the readings around it count, or all without it.
     """
-    hosts, found = hosts_of(records), []
+    hosts, rows = hosts_of(records), []
     for rank in records.ranks():
-        table, told = records.table(rank, "network"), _interface_facts(records, rank)
+        table, facts = records.table(rank, "network"), _interface_facts(records, rank)
         beside = [other for other in hosts if hosts[other] == hosts.get(rank)] or [rank]
         for interface in sorted(set(table.column("interface").compressed().tolist())):
-            ranks = list(told.get(interface, {}).get("ranks") or beside)
+            ranks = list(facts.get(interface, {}).get("ranks") or beside)
             speeds = _speeds(table, interface, span)
             if any(speeds):
-                rate = told.get(interface, {}).get("rate_mbit")
+                rate = facts.get(interface, {}).get("rate_mbit")
                 used = [speed * 8e-6 / rate if rate else None for speed in speeds]
-                found.append(InterfaceRow(hosts.get(rank), ranks, interface, *speeds, rate, *used))
-    return found
+                rows.append(InterfaceRow(hosts.get(rank), ranks, interface, *speeds, rate, *used))
+    return rows
 
 
 def _interface_facts(records: RunRecords, rank: int) -> dict[str, dict[str, Any]]:
     """What the rank told of interfaces before it read any."""
-    told = [event.data for event in records.events(rank) if event.kind == "interfaces"]
-    return dict(told[-1].get("interfaces") or {}) if told else {}
+    data = [event.data for event in records.events(rank) if event.kind == "interfaces"]
+    return dict(data[-1].get("interfaces") or {}) if data else {}
 
 
 def _speeds(table: Table, interface: str, span: tuple[float, float] | None) -> tuple[float, float]:
     """Bytes per second sent and received; zeros without two readings."""
-    own = np.flatnonzero((table.column("interface") == interface).filled(False))
-    times = table.column("time_unix").filled(np.nan)[own]
+    of_interface = np.flatnonzero((table.column("interface") == interface).filled(False))
+    times = table.column("time_unix").filled(np.nan)[of_interface]
     if span is not None:
         first = max(0, int(np.searchsorted(times, span[0], "right")) - 1)
-        own, times = (values[first : int(np.searchsorted(times, span[1])) + 1] for values in (own, times))
+        of_interface, times = (
+            values[first : int(np.searchsorted(times, span[1])) + 1] for values in (of_interface, times)
+        )
     if len(times) < 2 or times[-1] <= times[0]:
         return 0.0, 0.0
     sent, received = (
-        (growth(table.column(f"{way}_bytes")[own]) or 0) / float(times[-1] - times[0])
+        (growth(table.column(f"{way}_bytes")[of_interface]) or 0) / float(times[-1] - times[0])
         for way in ("sent", "received")
     )
     return sent, received

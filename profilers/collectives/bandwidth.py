@@ -20,8 +20,8 @@ def bus_factor(operation: str, group_size: int) -> float | None:
     """Bus over algorithm bandwidth; None for an operation without a definition. ValueError below one rank."""
     if group_size < 1:
         raise ValueError(f"group_size is {group_size}; a group has at least one rank")
-    known = operation_of(operation)
-    return known.bus_factor(group_size) if known and known.bus_factor else None
+    definition = operation_of(operation)
+    return definition.bus_factor(group_size) if definition and definition.bus_factor else None
 
 
 def algorithm_bandwidth(payload_bytes: int, seconds: float | None) -> float | None:

@@ -89,9 +89,9 @@ class CollectiveCall:
 
     def attendance(self, rank: int) -> RankParticipation:
         """What one of its ranks saw. KeyError if that is none of them."""
-        for one in self.ranks:
-            if one.rank == rank:
-                return one
+        for attendance in self.ranks:
+            if attendance.rank == rank:
+                return attendance
         raise KeyError(rank)
 
 
@@ -108,16 +108,16 @@ def collective_calls(
     rank: whom it met is not known.
     """
     present = records.ranks()
-    own = _calls(records, step, rank, clocks)
-    peers = {axis: _group(groups, axis, rank, present) for axis in {key.axis for key in own}}
+    calls_by_key = _calls(records, step, rank, clocks)
+    peers = {axis: _group(groups, axis, rank, present) for axis in {key.axis for key in calls_by_key}}
     others = {other for members in peers.values() for other in members if other != rank}
-    calls = {rank: own} | {other: _calls(records, step, other, clocks) for other in sorted(others)}
+    calls = {rank: calls_by_key} | {other: _calls(records, step, other, clocks) for other in sorted(others)}
     origin = _origin(records, step, calls, clocks)
     return [
         _meeting(
             step, key, peers[key.axis] if size == len(peers[key.axis]) else [rank], calls, clocks, origin
         )
-        for key, size in ((key, row.group_size) for key, (row, _) in own.items())
+        for key, size in ((key, row.group_size) for key, (row, _) in calls_by_key.items())
     ]
 
 
@@ -148,12 +148,12 @@ def _calls(records: RunRecords, step: int, rank: int, clocks: Mapping[int, Clock
     wanted = [row for row in rows if row.step == step and not is_message(row.operation)]
     begins = clocks.get(rank, ClockOffset()).align(np.array([row.start_unix for row in wanted], dtype=float))
     counts: dict[tuple[str, str], int] = defaultdict(int)
-    found: _Calls = {}
+    calls: _Calls = {}
     for row, begin in zip(wanted, begins.tolist(), strict=True):
         kind = row.axis, row.operation
-        found[CallKey(*kind, counts[kind])] = row, begin
+        calls[CallKey(*kind, counts[kind])] = row, begin
         counts[kind] += 1
-    return found
+    return calls
 
 
 def _origin(

@@ -41,8 +41,8 @@ class Kind:
 
     __slots__ = ("known", "packed")
 
-    def __init__(self, known: Known) -> None:
-        self.known = known
+    def __init__(self, first_call: Known) -> None:
+        self.known = first_call
         #: Mask, and packed values before and after the times; from its first record on.
         self.packed: tuple[int, list[Any], list[Any]] | None = None
 
@@ -50,10 +50,10 @@ class Kind:
 class Kinds(dict[Known, Kind]):
     """Each kind once. Asked before a wait, so that after it little is left to do."""
 
-    def __missing__(self, known: Known) -> Kind:
+    def __missing__(self, first_call: Known) -> Kind:
         if len(self) >= _MOST_KINDS:
             self.clear()
-        kind = self[known] = Kind(known)
+        kind = self[first_call] = Kind(first_call)
         return kind
 
 

@@ -12,14 +12,12 @@ import io
 import json
 import os
 import pickle
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 from profilers.records.operations import operation_of
-from profilers.records.schema import CommSample
 
 #: torch's name of a scalar type -> dtype, bytes of an element.
 _DTYPES: dict[str, tuple[str, int]] = {
@@ -146,34 +144,6 @@ def parse(data: bytes, since_unix: float = 0.0) -> Dump:
     return Dump(str(tree["version"]), library, recent, members, whole)
 
 
-def comm_samples(
-    dump: Dump,
-    axes: Mapping[str, str],
-    sizes: Mapping[str, int],
-    starts: Sequence[float],
-    first_step: int = 0,
-) -> list[CommSample]:
-    """The calls as records. ``starts`` are the times at which steps began, from ``first_step`` on.
-
-    A call that has no duration, or did not end, has none here either.
-    """
-    return [
-        CommSample(
-            step=first_step + max(0, bisect_right(starts, entry.created_unix) - 1),
-            operation=entry.operation,
-            axis=axes.get(entry.group, "world"),
-            dtype=entry.dtype,
-            group_size=sizes.get(entry.group, len(dump.members.get(entry.group, ()))),
-            bytes=entry.bytes,
-            start_unix=entry.created_unix,
-            seconds=entry.seconds if entry.ended else None,
-            exposed_seconds=None,
-        )
-        for entry in dump.entries
-        if entry.operation != "coalesced"
-    ]
-
-
 class _PlainUnpickler(pickle.Unpickler):
     """A dump holds plain values; anything else in a file is not for us to load."""
 
@@ -192,11 +162,11 @@ def _tree(data: bytes) -> Any:
 
 def _entry(raw: dict[str, Any]) -> Entry:
     name, _, pair = raw["profiling_name"].partition(":")[2].partition(" ")
-    known = operation_of(name.lower())
-    operation = known.name if known else name.lower()
+    definition = operation_of(name.lower())
+    operation = definition.name if definition else name.lower()
     created, completed = raw["time_created_ns"], raw.get("time_discovered_completed_ns")
     point_to_point = bool(pair) or bool(raw.get("is_p2p"))
-    side = "output" if known and known.payload_is_output else "input"
+    side = "output" if definition and definition.payload_is_output else "input"
     dtypes = [_DTYPES.get(dtype, (dtype.lower(), 0)) for dtype in raw[f"{side}_dtypes"]]
     group, description = raw["process_group"]
     return Entry(
@@ -229,9 +199,9 @@ def _state(raw: dict[str, Any], created_ns: int, completed_ns: int | None) -> st
 def _pair(text: str) -> tuple[int, int] | None:
     """ "0->1" of a send and "1<-0" of its receive are the same message."""
     for arrow in ("->", "<-"):
-        one, found, other = text.partition(arrow)
-        if found:
-            return (int(one), int(other)) if arrow == "->" else (int(other), int(one))
+        sender, separator, receiver = text.partition(arrow)
+        if separator:
+            return (int(sender), int(receiver)) if arrow == "->" else (int(receiver), int(sender))
     return None
 
 

@@ -41,15 +41,15 @@ class StuckCollective:
         return () if self.circular else self.missing or self.behind
 
     def __str__(self) -> str:
-        what = f"{self.operation} of {self.bytes:,} bytes, call {self.sequence:,} of group {self.group}"
+        call = f"{self.operation} of {self.bytes:,} bytes, call {self.sequence:,} of group {self.group}"
         if self.kind == "missing":
             silent = f"; {_ranks(self.silent)} left no record of its calls" if self.silent else ""
-            return f"{what}: {_ranks(self.waiting)} waited, {_ranks(self.missing)} did not arrive{silent}"
+            return f"{call}: {_ranks(self.waiting)} waited, {_ranks(self.missing)} did not arrive{silent}"
         if self.kind == "mismatch":
             return f"call {self.sequence:,} of group {self.group} differs between ranks: {'; '.join(self.different)}"
         if self.behind:
-            return f"{what}: all ranks called it, and {_gpus(self.behind)} not come to it"
-        return f"{what}: all ranks arrived, and it did not end on {_ranks(self.waiting)}"
+            return f"{call}: all ranks called it, and {_gpus(self.behind)} not come to it"
+        return f"{call}: all ranks arrived, and it did not end on {_ranks(self.waiting)}"
 
 
 def find(dumps: Mapping[int, Dump], axes: Mapping[str, str], world_size: int) -> StuckCollective | None:
@@ -60,17 +60,21 @@ def find(dumps: Mapping[int, Dump], axes: Mapping[str, str], world_size: int) ->
     """
     members = _Members(dumps, world_size)
     groups = sorted({entry.group for dump in dumps.values() for entry in dump.entries})
-    found = [one for group in groups for one in _collective(group, dumps, members)]
-    found += [one for group in groups for one in _messages(group, dumps, members)]
-    found = [replace(one, group=axes.get(one.group, one.group)) for one in found]
+    stuck = [collective for group in groups for collective in _collective(group, dumps, members)]
+    stuck += [message for group in groups for message in _messages(group, dumps, members)]
+    stuck = [replace(collective, group=axes.get(collective.group, collective.group)) for collective in stuck]
 
-    found = [replace(one, circular=_waits_elsewhere(one, found)) for one in found]
-    return min(found, key=lambda one: (_KINDS.index(one.kind), one.circular, one.since_unix), default=None)
+    stuck = [replace(collective, circular=_waits_elsewhere(collective, stuck)) for collective in stuck]
+    return min(
+        stuck,
+        key=lambda collective: (_KINDS.index(collective.kind), collective.circular, collective.since_unix),
+        default=None,
+    )
 
 
-def _waits_elsewhere(one: StuckCollective, found: list[StuckCollective]) -> bool:
-    elsewhere = {rank for other in found if other is not one for rank in other.waiting}
-    return one.kind == "missing" and set(one.missing) <= elsewhere
+def _waits_elsewhere(collective: StuckCollective, stuck: list[StuckCollective]) -> bool:
+    elsewhere = {rank for other in stuck if other is not collective for rank in other.waiting}
+    return collective.kind == "missing" and set(collective.missing) <= elsewhere
 
 
 class _Members:
@@ -96,31 +100,33 @@ def _collective(group: str, dumps: Mapping[int, Dump], members: _Members) -> Ite
         rank: {entry.sequence: entry for entry in dump.entries if entry.group == group and _collects(entry)}
         for rank, dump in sorted(dumps.items())
     }
-    unfinished = [entry for known in calls.values() for entry in known.values() if not entry.ended]
+    unfinished = [entry for rank_calls in calls.values() for entry in rank_calls.values() if not entry.ended]
     if not unfinished:
         return
     first = min(unfinished, key=lambda entry: entry.sequence)
-    here = {rank: known[first.sequence] for rank, known in calls.items() if first.sequence in known}
+    entries = {
+        rank: rank_calls[first.sequence] for rank, rank_calls in calls.items() if first.sequence in rank_calls
+    }
     # What has left a rank's ring buffer was called long ago.
-    arrived = {rank for rank, known in calls.items() if max(known, default=0) >= first.sequence}
+    arrived = {rank for rank, rank_calls in calls.items() if max(rank_calls, default=0) >= first.sequence}
     missing = [rank for rank in members.find_ranks(group) if rank not in arrived]
-    called = {rank: f"{entry.operation} of {entry.bytes:,} bytes" for rank, entry in here.items()}
+    called = {rank: f"{entry.operation} of {entry.bytes:,} bytes" for rank, entry in entries.items()}
     differs = len(set(called.values())) > 1
-    begun = {rank for rank, entry in here.items() if entry.ended or _has_started(entry)}
+    begun = {rank for rank, entry in entries.items() if entry.ended or _has_started(entry)}
     yield StuckCollective(
         kind="missing" if missing else "mismatch" if differs else "stalled",
         group=group,
         operation=first.operation,
         sequence=first.sequence,
         bytes=first.bytes,
-        waiting=tuple(rank for rank, entry in here.items() if not entry.ended),
+        waiting=tuple(rank for rank, entry in entries.items() if not entry.ended),
         missing=tuple(missing),
         silent=tuple(rank for rank in missing if rank not in dumps),
-        since_unix=min(entry.created_unix for entry in here.values()),
-        different=tuple(f"rank {rank} {what}" for rank, what in called.items()),
+        since_unix=min(entry.created_unix for entry in entries.values()),
+        different=tuple(f"rank {rank} {call}" for rank, call in called.items()),
         behind=()
-        if differs or not any(map(_has_started, here.values()))
-        else tuple(sorted(here.keys() - begun)),
+        if differs or not any(map(_has_started, entries.values()))
+        else tuple(sorted(entries.keys() - begun)),
     )
 
 

@@ -32,8 +32,8 @@ class Choice(NamedTuple):
 
 def choices(lines: Iterable[str]) -> list[Choice]:
     """Each choice once, in the order in which they were made first; other lines are none."""
-    found = (_choice(match) for match in map(_LINE.search, lines) if match)
-    return list(dict.fromkeys(found))
+    parsed = (_choice(match) for match in map(_LINE.search, lines) if match)
+    return list(dict.fromkeys(parsed))
 
 
 def _choice(match: re.Match[str]) -> Choice:
@@ -70,7 +70,7 @@ def settings(lines: Sequence[str]) -> list[str]:
     return [line for line in lines if _SET.search(line)]
 
 
-def proof(name: str, asked: str, lines: Sequence[str], earlier: Sequence[str] = ()) -> Proof:
+def proof(name: str, value: str, lines: Sequence[str], earlier: Sequence[str] = ()) -> Proof:
     """Of one setting, by the log of a run; ``earlier`` are the :func:`settings` of runs before it in its process.
 
     NCCL logs a variable when it first needs it, most of them once in a process: one that it never read cannot have
@@ -81,33 +81,33 @@ def proof(name: str, asked: str, lines: Sequence[str], earlier: Sequence[str] = 
     read = {match[1]: match[2] for match in map(_SET.search, (*earlier, *lines)) if match}
     if name not in read:
         return Proof(None, NO, "NCCL never read it, by its log: it has no effect here")
-    if read[name].lower() != asked.lower():
+    if read[name].lower() != value.lower():
         return Proof(read[name], NO, f"NCCL's log says that it was set to {read[name]}")
     if name in ("NCCL_ALGO", "NCCL_PROTO"):
-        return _choice_proof(name, asked, lines)
+        return _choice_proof(name, value, lines)
     if name in _FEWEST + _MOST:
-        return _channels(name, int(asked), lines)
+        return _channels(name, int(value), lines)
     return Proof(read[name], YES, "NCCL's log says that it read it")
 
 
-def _choice_proof(name: str, asked: str, lines: Sequence[str]) -> Proof:
-    made = choices(lines)
-    if not made:
+def _choice_proof(name: str, value: str, lines: Sequence[str]) -> Proof:
+    chosen = choices(lines)
+    if not chosen:
         return Proof(
             None, ELSEWHERE, "NCCL read it; no rank's log has choices (NCCL_DEBUG_SUBSYS without TUNING)"
         )
-    found = dict.fromkeys(choice.algorithm if name == "NCCL_ALGO" else choice.protocol for choice in made)
-    used, wanted = ", ".join(found), asked.lower()
-    took = [one for one in found if one.lower().replace("_", "") == wanted]
+    names = dict.fromkeys(choice.algorithm if name == "NCCL_ALGO" else choice.protocol for choice in chosen)
+    used, wanted = ", ".join(names), value.lower()
+    took = [name for name in names if name.lower().replace("_", "") == wanted]
     if not took:
         return Proof(used, NO, "NCCL read it and chose something else, by its log")
     return Proof(used, YES, "NCCL's log of its choices")
 
 
-def _channels(name: str, asked: int, lines: Sequence[str]) -> Proof:
-    found = [int(match[1]) for match in map(_CHANNELS.search, lines) if match]
-    if not found:
+def _channels(name: str, channels: int, lines: Sequence[str]) -> Proof:
+    counts = [int(match[1]) for match in map(_CHANNELS.search, lines) if match]
+    if not counts:
         return Proof(None, UNTOLD, "NCCL read it; its log does not tell how many channels it has")
-    kept = min(found) >= asked if name in _FEWEST else max(found) <= asked
-    used = ", ".join(str(count) for count in dict.fromkeys(found))
-    return Proof(used, YES if kept else NO, "channels of its communicators, by NCCL's log")
+    obeyed = min(counts) >= channels if name in _FEWEST else max(counts) <= channels
+    used = ", ".join(str(count) for count in dict.fromkeys(counts))
+    return Proof(used, YES if obeyed else NO, "channels of its communicators, by NCCL's log")

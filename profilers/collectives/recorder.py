@@ -63,9 +63,9 @@ def collect_background_calls() -> Iterator[list[IssuedCall]]:
     What is recorded of a step is written when it ends, and the end of such a call would not be known by then.
     """
     me = get_ident()
-    found = _beside[me] = []
+    calls = _beside[me] = []
     try:
-        yield found
+        yield calls
     finally:
         del _beside[me]
 
@@ -167,8 +167,8 @@ class CollectiveRecorder:
 
     def tell(self, call: IssuedCall) -> None:
         """A call that is waited for later, or was."""
-        held = _beside.get(get_ident()) if _beside else None
-        (self._timer.issue if held is None else held.append)(call)
+        background_calls = _beside.get(get_ident()) if _beside else None
+        (self._timer.issue if background_calls is None else background_calls.append)(call)
 
     def finish(self, call: IssuedCall) -> None:
         """A call that was issued has been waited for."""
@@ -199,7 +199,8 @@ class CollectiveRecorder:
         names = [argument.name for argument in schema.arguments]
         group_at = names.index("process_group")
         *variants, (general, general_at, _) = [
-            (one, names.index(payload), matches) for one, payload, matches in self._operations[name]
+            (operation, names.index(payload), matches)
+            for operation, payload, matches in self._operations[name]
         ]
         async_at = names.index("async_op") if "async_op" in names else len(names)
         returns = bool(schema.returns)  # a monitored barrier has nothing to wait for: it is over
@@ -255,8 +256,8 @@ class CollectiveRecorder:
         future.add_done_callback(note)
 
 
-def _group(known: Any) -> dist.ProcessGroup:
-    return known if isinstance(known, dist.ProcessGroup) else dist.ProcessGroup.unbox(known)
+def _group(group: Any) -> dist.ProcessGroup:
+    return group if isinstance(group, dist.ProcessGroup) else dist.ProcessGroup.unbox(group)
 
 
 def _issued_calls(times: StepSeconds) -> list[TimedCall]:

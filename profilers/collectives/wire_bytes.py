@@ -44,11 +44,11 @@ def sent_share(operation: str, backend: str, algorithm: str | None, group_size: 
         raise ValueError(f"group_size is {group_size}; a group has at least one rank")
     if backend not in _BACKENDS or algorithm not in (None, EXCHANGE):
         return None
-    known = operation_of(operation)
-    if known is None:
+    definition = operation_of(operation)
+    if definition is None:
         return None
-    own = known.gloo_sent if backend == "gloo" and known.gloo_sent else known.sent
-    share = known.exchange_sent if algorithm == EXCHANGE else own
+    shares = definition.gloo_sent if backend == "gloo" and definition.gloo_sent else definition.sent
+    share = definition.exchange_sent if algorithm == EXCHANGE else shares
     return None if share is None else share(group_size)
 
 
@@ -59,9 +59,9 @@ def message_bytes(
     payload = np.asarray(payload_bytes, dtype=np.float64)
     if backend != "gloo" or group_size == 1:
         return np.zeros_like(payload)
-    known = operation_of(operation)
+    definition = operation_of(operation)
     if algorithm == EXCHANGE:
         messages: Any = group_size - 1
     else:
-        messages = known.gloo_messages(group_size, payload) if known else 0
+        messages = definition.gloo_messages(group_size, payload) if definition else 0
     return np.asarray(np.full_like(payload, GLOO_MESSAGE_BYTES) * messages)

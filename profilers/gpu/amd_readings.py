@@ -66,14 +66,14 @@ def read_every_sample(
 def read_every_second(library: GpuLibrary, index: int) -> dict[str, Any]:
     """Limits, counters and processes: what changes seldom, or never."""
     ecc = _dictionary(library.query(index, "amdsmi_get_gpu_total_ecc_count"))
-    found = {
+    readings = {
         "power_limit_watts": _power_limit(library, index),
         "slowdown_celsius": _critical_celsius(library, index),
         "sm_clock_max_mhz": _highest_clock(library, index),
         "ecc_corrected": _whole(ecc.get("correctable_count")),
         "ecc_uncorrected": _whole(ecc.get("uncorrectable_count")),
     }
-    return found | _processes(library, index)
+    return readings | _processes(library, index)
 
 
 def limits(library: GpuLibrary, index: int) -> GpuLimits:
@@ -90,10 +90,12 @@ def limits(library: GpuLibrary, index: int) -> GpuLimits:
 
 def energy_unit_joules(library: GpuLibrary, index: int) -> float | None:
     """What one count of a GPU's energy counter stands for."""
-    told = number(_dictionary(library.query(index, "amdsmi_get_energy_count")).get("counter_resolution"))
-    if not told:
+    resolution = number(
+        _dictionary(library.query(index, "amdsmi_get_energy_count")).get("counter_resolution")
+    )
+    if not resolution:
         return None
-    joules = told * 1e-6
+    joules = resolution * 1e-6
     return (
         _ENERGY_UNIT_JOULES if math.isclose(joules, _ENERGY_UNIT_JOULES, rel_tol=_ROUNDED) else float(joules)
     )
@@ -103,8 +105,8 @@ def throttle_reasons(before: Metrics | None, now: Metrics) -> int | None:
     """What held the clocks down since the table before, as a mask of ``REASONS``; None if nothing tells."""
     counters = [name for name in _HELD if number(now.get(name), 64) is not None]
     if not counters:
-        told = [now[name] for name in _SOMETHING if isinstance(now.get(name), bool)]
-        return (_UNKNOWN_REASON if any(told) else 0) if told else None
+        throttled = [now[name] for name in _SOMETHING if isinstance(now.get(name), bool)]
+        return (_UNKNOWN_REASON if any(throttled) else 0) if throttled else None
     if before is None:
         return None
     mask = 0
@@ -123,9 +125,9 @@ def number(value: Any, bits: int = 16) -> float | None:
 
 
 def _memory(library: GpuLibrary, index: int) -> dict[str, int]:
-    told = _dictionary(library.query(index, "amdsmi_get_gpu_vram_usage"))
-    known = {name: number(told.get(name), 32) for name in ("vram_total", "vram_used")}
-    return {name: int(mib) * _MIB for name, mib in known.items() if mib is not None}
+    usage = _dictionary(library.query(index, "amdsmi_get_gpu_vram_usage"))
+    sizes = {name: number(usage.get(name), 32) for name in ("vram_total", "vram_used")}
+    return {name: int(mib) * _MIB for name, mib in sizes.items() if mib is not None}
 
 
 def _power(table: Metrics) -> float | None:
@@ -142,21 +144,21 @@ def _clock(table: Metrics) -> float | None:
 
 
 def _links(kilobytes: Any) -> int | None:
-    known = _numbers(kilobytes, 64)
-    return int(sum(known)) * _LINK_UNIT_BYTES if known else None
+    numbers = _numbers(kilobytes, 64)
+    return int(sum(numbers)) * _LINK_UNIT_BYTES if numbers else None
 
 
 def _power_limit(library: GpuLibrary, index: int) -> float | None:
-    told = number(_dictionary(library.query(index, "amdsmi_get_power_cap_info")).get("power_cap"), 64)
-    if not told:  # 0 on the second die of an MI250X
+    power_cap = number(_dictionary(library.query(index, "amdsmi_get_power_cap_info")).get("power_cap"), 64)
+    if not power_cap:  # 0 on the second die of an MI250X
         return None
-    return told * 1e-6 if told > _MOST_WATTS else float(told)
+    return power_cap * 1e-6 if power_cap > _MOST_WATTS else float(power_cap)
 
 
 def _highest_clock(library: GpuLibrary, index: int) -> float | None:
     kinds = library.constant("AmdSmiClkType")
-    told = None if kinds is None else library.query(index, "amdsmi_get_clock_info", kinds.GFX)
-    return number(_dictionary(told).get("max_clk"), 32)
+    clock = None if kinds is None else library.query(index, "amdsmi_get_clock_info", kinds.GFX)
+    return number(_dictionary(clock).get("max_clk"), 32)
 
 
 def _critical_celsius(library: GpuLibrary, index: int) -> float | None:
@@ -168,13 +170,13 @@ def _critical_celsius(library: GpuLibrary, index: int) -> float | None:
 
 def _processes(library: GpuLibrary, index: int) -> dict[str, int | None]:
     """How many processes use the GPU, and the memory of those that are ranks."""
-    found = library.query(index, "amdsmi_get_gpu_process_list")
-    if not isinstance(found, list):
+    processes = library.query(index, "amdsmi_get_gpu_process_list")
+    if not isinstance(processes, list):
         return {}
-    ours = [_dictionary(one) for one in found]
-    known = [_process_bytes(one) for one in ours if one.get("pid") in library.ranks]
-    held = [count for count in known if count is not None]
-    return {"processes": len(found), "ranks_memory_bytes": sum(held) if held else None}
+    ours = [_dictionary(process) for process in processes]
+    bytes_by_process = [_process_bytes(process) for process in ours if process.get("pid") in library.ranks]
+    measured = [count for count in bytes_by_process if count is not None]
+    return {"processes": len(processes), "ranks_memory_bytes": sum(measured) if measured else None}
 
 
 def _process_bytes(process: dict[str, Any]) -> int | None:
@@ -187,13 +189,13 @@ def _first(table: Metrics, *names: str) -> float | None:
 
 
 def _share(percent: Any) -> float | None:
-    known = number(percent)
-    return known * 0.01 if known is not None and known <= 100 else None
+    percentage = number(percent)
+    return percentage * 0.01 if percentage is not None and percentage <= 100 else None
 
 
 def _whole(value: Any) -> int | None:
-    known = number(value, 64)
-    return None if known is None else int(known)
+    parsed = number(value, 64)
+    return None if parsed is None else int(parsed)
 
 
 def _numbers(values: Any, bits: int = 16) -> list[float]:

@@ -68,23 +68,23 @@ class AmdSmi(GpuLibrary):
         """What tells a GPU from all others, whatever its number: ``gpu``, ``name``, ``uuid`` and ``pci_bus_id``; for
         the second die of a card also ``energy_of``, the number of the first.
         """
-        told = {
+        identity = {
             "gpu": index,
             "name": self.name(index),
             "uuid": self._uuid(index),
             "pci_bus_id": _address(self.query(index, "amdsmi_get_gpu_device_bdf")),
         }
         teller = self._energy_of(index)
-        return told if teller in (index, None) else told | {"energy_of": teller}
+        return identity if teller in (index, None) else identity | {"energy_of": teller}
 
     def hip_numbers(self) -> list[int]:
         """HIP's number of each GPU, in this library's order; the same numbers where ROCm (before 6.4) does not tell."""
         count = self.device_count
-        told = [
+        hip_ids = [
             (self.query(gpu, "amdsmi_get_gpu_enumeration_info") or {}).get("hip_id") for gpu in range(count)
         ]
-        known = [number for number in told if isinstance(number, int)]
-        return known if sorted(known) == list(range(count)) else list(range(count))
+        numbers = [number for number in hip_ids if isinstance(number, int)]
+        return numbers if sorted(numbers) == list(range(count)) else list(range(count))
 
     def limits(self, index: int) -> GpuLimits:
         """What a GPU has and may do."""
@@ -96,17 +96,17 @@ class AmdSmi(GpuLibrary):
 
     def _read(self, index: int) -> dict[str, Any]:
         table = amd_readings.metrics(self, index)
-        found = amd_readings.read_every_sample(self, index, table, self._unit(index))
-        found["throttle_reasons"] = amd_readings.throttle_reasons(self._tables.get(index), table)
+        readings = amd_readings.read_every_sample(self, index, table, self._unit(index))
+        readings["throttle_reasons"] = amd_readings.throttle_reasons(self._tables.get(index), table)
         self._tables[index] = table
         if self._is_due(self._second_due, index, 0.0):
-            found |= amd_readings.read_every_second(self, index)
-        self._tell_what_is_left_out(index, found)
-        return found
+            readings |= amd_readings.read_every_second(self, index)
+        self._tell_what_is_left_out(index, readings)
+        return readings
 
-    def _tell_what_is_left_out(self, index: int, found: dict[str, Any]) -> None:
+    def _tell_what_is_left_out(self, index: int, readings: dict[str, Any]) -> None:
         self.lacks("PCIe traffic", "AMD SMI has no counters of each way that are fast to read")
-        if found["energy_joules"] is None and self._energy_of(index) not in (index, None):
+        if readings["energy_joules"] is None and self._energy_of(index) not in (index, None):
             self.lacks("power and energy of second dies", "the driver tells those of a card at its first die")
 
     def _unit(self, index: int) -> float | None:

@@ -115,11 +115,11 @@ class GpuLibrary(ABC):
 
     def sample(self, index: int) -> GpuSample:
         """A reading of one GPU, once a second all of it."""
-        found: dict[str, Any] = dict.fromkeys(GpuSample.__dataclass_fields__)
-        found |= {"time_unix": self._wall_clock(), "gpu": index}
+        readings: dict[str, Any] = dict.fromkeys(GpuSample.__dataclass_fields__)
+        readings |= {"time_unix": self._wall_clock(), "gpu": index}
         self._reopen_if_due()
         self._failed.pop(index, None)
-        return GpuSample(**(found | self._read(index)))
+        return GpuSample(**(readings | self._read(index)))
 
     @abstractmethod
     def _read(self, index: int) -> dict[str, Any]:
@@ -155,9 +155,9 @@ class GpuLibrary(ABC):
         """Another function gave what this one did not: it is no longer among those ``missing``."""
         self._missed.pop(function, None)
 
-    def lacks(self, what: str, why: str) -> None:
+    def lacks(self, reading: str, why: str) -> None:
         """A function answered, but not this part of it."""
-        self._missed.setdefault(what, f"{what}: {why}")
+        self._missed.setdefault(reading, f"{reading}: {why}")
 
     def query(self, index: int, function: str, *arguments: Any) -> Any:
         """What a function says of one GPU; ``arguments`` come after the GPU."""

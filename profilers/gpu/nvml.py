@@ -84,12 +84,12 @@ class Nvml(GpuLibrary):
 
     def _read(self, index: int) -> dict[str, Any]:
         """Once a second all of it; without GPM, PCIe counters take 20 ms each."""
-        found = nvml_readings.read_every_sample(self, index) | self._gpm.read(index)
+        readings = nvml_readings.read_every_sample(self, index) | self._gpm.read(index)
         if self._is_due(self._second_due, index, 0.0):
-            found |= nvml_readings.read_every_second(self, index, found["temperature_celsius"])
+            readings |= nvml_readings.read_every_second(self, index, readings["temperature_celsius"])
         if not self._gpm.supports(index) and self._is_due(self._pcie_due, index, self._turn(index)):
-            found |= nvml_readings.pcie(self, index)
-        return found
+            readings |= nvml_readings.pcie(self, index)
+        return readings
 
     def _turn(self, index: int) -> float:
         """GPUs take turns, so that no single tick waits for the PCIe counters of all of them."""

@@ -34,10 +34,10 @@ class NvmlCallRecorder:
         self.seconds: dict[str, list[tuple[float, float]]] = defaultdict(list)
 
     def __getattr__(self, name: str) -> Any:
-        own = getattr(self._module, name)
-        if not (name.startswith("nvml") and callable(own)):
-            return own
-        return lambda *arguments: self._call(name, own, arguments)
+        attribute = getattr(self._module, name)
+        if not (name.startswith("nvml") and callable(attribute)):
+            return attribute
+        return lambda *arguments: self._call(name, attribute, arguments)
 
     def recording(self, about: str) -> dict[str, Any]:
         """What was heard, in the format of tests/data."""
@@ -47,10 +47,10 @@ class NvmlCallRecorder:
         """Write it."""
         path.write_text(json.dumps(self.recording(about), indent=1) + "\n", encoding="utf-8")
 
-    def _call(self, function: str, own: Any, arguments: tuple[Any, ...]) -> Any:
+    def _call(self, function: str, target: Any, arguments: tuple[Any, ...]) -> Any:
         wall, processor = time.perf_counter(), time.thread_time()
         try:
-            answer = own(*arguments)
+            answer = target(*arguments)
         except self._module.NVMLError as error:
             self._note(function, arguments, {"error": getattr(error, "value", None), "text": str(error)})
             raise
@@ -82,12 +82,12 @@ class NvmlCallRecorder:
         return next((gpu for handle, gpu in self._gpus if handle is argument), argument)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(first: Any, second: Any) -> bool:
     """ctypes makes a new object each time a pointer is read out of a structure."""
-    if one is other:
+    if first is second:
         return True
     try:
-        return ctypes.cast(one, ctypes.c_void_p).value == ctypes.cast(other, ctypes.c_void_p).value
+        return ctypes.cast(first, ctypes.c_void_p).value == ctypes.cast(second, ctypes.c_void_p).value
     except ctypes.ArgumentError:
         return False
 
@@ -99,8 +99,8 @@ def _plain(function: str, answer: Any) -> Any:
         metrics = answer.metrics[: answer.numMetrics]
         return {
             "metrics": [
-                {name: getattr(each, name) for name in ("metricId", "nvmlReturn", "value")}
-                for each in metrics
+                {name: getattr(metric, name) for name in ("metricId", "nvmlReturn", "value")}
+                for metric in metrics
             ]
         }
     if isinstance(answer, bytes):

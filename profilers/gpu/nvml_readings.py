@@ -35,14 +35,14 @@ def read_every_sample(library: GpuLibrary, index: int) -> dict[str, Any]:
 def read_every_second(library: GpuLibrary, index: int, temperature: float | None) -> dict[str, Any]:
     """Limits, counters and processes: what changes seldom, or never."""
     limit = library.query(index, "nvmlDeviceGetEnforcedPowerLimit")
-    found = {
+    readings = {
         "power_limit_watts": _scale(limit, 1e-3),
         "slowdown_celsius": _slowdown_celsius(library, index, temperature),
         "sm_clock_max_mhz": _scale(_with(library, index, "nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM")),
         "ecc_corrected": _ecc(library, index, "NVML_MEMORY_ERROR_TYPE_CORRECTED"),
         "ecc_uncorrected": _ecc(library, index, "NVML_MEMORY_ERROR_TYPE_UNCORRECTED"),
     }
-    return found | _nvlink(library, index) | _processes(library, index)
+    return readings | _nvlink(library, index) | _processes(library, index)
 
 
 def limits(library: GpuLibrary, index: int) -> GpuLimits:
@@ -116,7 +116,7 @@ def _ecc(library: GpuLibrary, index: int, kind: str) -> int | None:
 def _nvlink(library: GpuLibrary, index: int) -> dict[str, int | None]:
     """Payload over all links since the driver was loaded."""
     links = int(fields(library, index, [("NVML_FI_DEV_NVLINK_LINK_COUNT", 0)])[0] or 0)
-    found: dict[str, int | None] = {}
+    readings: dict[str, int | None] = {}
     for way in ("tx", "rx"):
         counter = f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{way.upper()}"
         counts = [
@@ -124,19 +124,19 @@ def _nvlink(library: GpuLibrary, index: int) -> dict[str, int | None]:
             for count in fields(library, index, [(counter, link) for link in range(links)])
             if count is not None
         ]
-        found[f"nvlink_{way}_bytes"] = int(sum(counts)) * _NVLINK_UNIT_BYTES if counts else None
-    return found
+        readings[f"nvlink_{way}_bytes"] = int(sum(counts)) * _NVLINK_UNIT_BYTES if counts else None
+    return readings
 
 
-def fields(library: GpuLibrary, index: int, asked: list[tuple[str, int]]) -> list[float | None]:
+def fields(library: GpuLibrary, index: int, ids: list[tuple[str, int]]) -> list[float | None]:
     """NVML's field values, each of a name and a scope (such as the number of a link)."""
-    numbers = [(library.constant(name), scope) for name, scope in asked]
-    if not asked or any(number is None for number, _ in numbers):
-        return [None] * len(asked)
+    numbers = [(library.constant(name), scope) for name, scope in ids]
+    if not ids or any(number is None for number, _ in numbers):
+        return [None] * len(ids)
     answers = library.query(index, "nvmlDeviceGetFieldValues", tuple(numbers))
     if answers is None:
-        return [None] * len(asked)
-    return [_value(library, name, answer) for (name, _), answer in zip(asked, answers, strict=True)]
+        return [None] * len(ids)
+    return [_value(library, name, answer) for (name, _), answer in zip(ids, answers, strict=True)]
 
 
 def _value(library: GpuLibrary, name: str, answer: Any) -> float | None:
@@ -151,12 +151,15 @@ def _value(library: GpuLibrary, name: str, answer: Any) -> float | None:
 
 def _processes(library: GpuLibrary, index: int) -> dict[str, int | None]:
     """How many compute here, and what the run's ranks hold. In a container ranks may not be found: then None."""
-    found = library.query(index, "nvmlDeviceGetComputeRunningProcesses")
-    if found is None:
+    processes = library.query(index, "nvmlDeviceGetComputeRunningProcesses")
+    if processes is None:
         return {}
-    ours = [process.usedGpuMemory for process in found if process.pid in library.ranks]
-    known = [held for held in ours if held is not None]
-    return {"processes": len(found), "ranks_memory_bytes": sum(known) if known else None}
+    ours = [process.usedGpuMemory for process in processes if process.pid in library.ranks]
+    bytes_by_process = [bytes_ for bytes_ in ours if bytes_ is not None]
+    return {
+        "processes": len(processes),
+        "ranks_memory_bytes": sum(bytes_by_process) if bytes_by_process else None,
+    }
 
 
 def _with(library: GpuLibrary, index: int, function: str, constant: str) -> Any:

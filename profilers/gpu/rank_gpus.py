@@ -41,8 +41,8 @@ class RankGpus:
 
     def find_ranks(self, process: str, gpu: int) -> list[int] | None:
         """The ranks on a GPU; None if some rank may be there without being known."""
-        found = [rank for one in self.gpus if one[:2] == (process, gpu) for rank in one.ranks]
-        return found if found or not self.unknown else None
+        ranks = [rank for rank_gpu in self.gpus if rank_gpu[:2] == (process, gpu) for rank in rank_gpu.ranks]
+        return ranks if ranks or not self.unknown else None
 
     @property
     def counters(self) -> list[tuple[str, int]]:
@@ -71,10 +71,10 @@ class GpuReadings:
     def span_mask(self, start: float, end: float) -> _Mask:
         """Rows of this GPU between two wall-clock times."""
         times = self.table.column("time_unix")
-        return self.own & (times >= start).filled(False) & (times <= end).filled(False)
+        return self.gpu_mask & (times >= start).filled(False) & (times <= end).filled(False)
 
     @property
-    def own(self) -> _Mask:
+    def gpu_mask(self) -> _Mask:
         """Rows of this GPU."""
         return np.asarray((self.table.column("gpu") == self.gpu).filled(False), dtype=bool)
 
@@ -111,10 +111,10 @@ def gpus_of_ranks(records: RunRecords) -> RankGpus:
     ranks: dict[tuple[str, int], list[int]] = {}
     unknown: dict[int, str] = {}
     for rank in records.ranks():
-        told = _environment(records, rank)
-        if told.get("device", "cpu") == "cpu":
+        environment = _environment(records, rank)
+        if environment.get("device", "cpu") == "cpu":
             continue
-        place = _place(told, listed)
+        place = _place(environment, listed)
         if isinstance(place, str):
             unknown[rank] = place
         else:
@@ -127,20 +127,22 @@ def gpus_of_ranks(records: RunRecords) -> RankGpus:
 
 
 def _environment(records: RunRecords, rank: int) -> dict[str, Any]:
-    told = [event.data for event in records.events(rank) if event.kind == "environment"]
-    return told[-1] if told else {}
+    environments = [event.data for event in records.events(rank) if event.kind == "environment"]
+    return environments[-1] if environments else {}
 
 
-def _place(told: dict[str, Any], listed: list[tuple[str, Any, dict[str, Any]]]) -> tuple[str, int] | str:
+def _place(
+    environment: dict[str, Any], listed: list[tuple[str, Any, dict[str, Any]]]
+) -> tuple[str, int] | str:
     """By the UUID; else by the bus on the same host, since a part of a GPU (MIG) has a UUID of its own."""
-    uuid, bus = told.get("gpu_uuid"), told.get("gpu_pci_bus_id")
+    uuid, bus = environment.get("gpu_uuid"), environment.get("gpu_pci_bus_id")
     if uuid is None and bus is None:
         return "the rank did not record it"
     by_bus = None
     for process, host, gpu in listed:
         if uuid is not None and gpu.get("uuid") == uuid:
             return process, int(gpu["gpu"])
-        if bus is not None and (gpu.get("pci_bus_id"), host) == (bus, told.get("host")):
+        if bus is not None and (gpu.get("pci_bus_id"), host) == (bus, environment.get("host")):
             by_bus = process, int(gpu["gpu"])
     if by_bus is None:
         return f"no driver that was read shows {uuid or bus}" if listed else "no driver told its GPUs"

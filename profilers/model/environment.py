@@ -34,11 +34,11 @@ class EnvironmentRow:
 
 def environment_rows(records: RunRecords) -> list[EnvironmentRow]:
     """One row a setting that was asked for, in their order; none where nothing was."""
-    told: dict[str, list[EnvironmentRow]] = {}
+    rows_by_name: dict[str, list[EnvironmentRow]] = {}
     for rank in records.ranks():
         for row in _of_rank(records, rank):
-            told.setdefault(row.name, []).append(row)
-    return [_together(rows) for rows in told.values()]
+            rows_by_name.setdefault(row.name, []).append(row)
+    return [_together(rows) for rows in rows_by_name.values()]
 
 
 def ineffective_settings(rows: list[EnvironmentRow]) -> str | None:
@@ -67,11 +67,11 @@ def _together(rows: list[EnvironmentRow]) -> EnvironmentRow:
     rows = knowing or [replace(row, proven=UNTOLD) for row in rows]
     worst = min((row.proven for row in rows), key=_WORST.index)
     like = [row for row in rows if row.proven == worst]
-    seen = list(dict.fromkeys(row.seen for row in rows if row.seen is not None))
+    values = list(dict.fromkeys(row.seen for row in rows if row.seen is not None))
     used = list(dict.fromkeys(row.used for row in rows if row.used is not None))
     return replace(
         like[0],
-        seen=", ".join(seen) or None,
+        seen=", ".join(values) or None,
         used=", ".join(used) or None,
         ranks=[rank for row in like for rank in row.ranks],
     )

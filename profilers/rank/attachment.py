@@ -75,9 +75,9 @@ class ProcessAttachment:
         def joins(*arguments: Any, **named: Any) -> Any:
             if not self._closed:
                 self._prepare()
-            found = init(*arguments, **named)
+            result = init(*arguments, **named)
             self.enter()
-            return found
+            return result
 
         for module in (dist, dist.distributed_c10d):
             setattr(module, init.__name__, joins)

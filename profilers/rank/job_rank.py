@@ -31,12 +31,12 @@ def trace_name(first: int, steps: int) -> str:
 
 @dataclass(slots=True)
 class RankRegistration:
-    """One rank's place; ``restarted`` if a process before this one had it. ``told`` is what its file says."""
+    """One rank's place; ``restarted`` if a process before this one had it. ``facts`` are what its file says."""
 
     folder: Path
     rank: int
     world_size: int
-    told: dict[str, Any]
+    facts: dict[str, Any]
     restarted: bool = False
 
     @property
@@ -46,9 +46,9 @@ class RankRegistration:
 
     def tell(self, **more: Any) -> None:
         """Add to what is told; a full disk loses it."""
-        self.told |= more
+        self.facts |= more
         with contextlib.suppress(OSError):
-            _write(self.file.with_name(f".{self.file.name}.{os.getpid()}"), self.told).replace(self.file)
+            _write(self.file.with_name(f".{self.file.name}.{os.getpid()}"), self.facts).replace(self.file)
 
 
 def claim(folder: Path, rank: int, world_size: int, **about: Any) -> RankRegistration | str:
@@ -58,9 +58,9 @@ def claim(folder: Path, rank: int, world_size: int, **about: Any) -> RankRegistr
         OSError: the folder is gone, or cannot be written.
     """
     restarts = int(os.environ.get(_RESTARTS, "0") or 0)
-    told = {"rank": rank, "world_size": world_size, "pid": os.getpid(), "restarts": restarts, **about}
-    seat = RankRegistration(folder, rank, world_size, told)
-    scratch = _write(seat.file.with_name(f".{seat.file.name}.{os.getpid()}"), told)
+    registration = {"rank": rank, "world_size": world_size, "pid": os.getpid(), "restarts": restarts, **about}
+    seat = RankRegistration(folder, rank, world_size, registration)
+    scratch = _write(seat.file.with_name(f".{seat.file.name}.{os.getpid()}"), registration)
     try:
         os.link(scratch, seat.file)
     except FileExistsError:

@@ -27,11 +27,13 @@ class DumpContext(NamedTuple):
 
 @contextlib.contextmanager
 def answer_dump_requests(
-    asked: Callable[[], bool], path: Path, about: Callable[[], DumpContext]
+    dump_requested: Callable[[], bool], path: Path, about: Callable[[], DumpContext]
 ) -> Iterator[None]:
     """While inside, whoever asks gets this rank's last collectives in a file, whatever the main thread waits for."""
     over = threading.Event()
-    thread = threading.Thread(target=_listen, args=(over, asked, path, about), name="flight", daemon=True)
+    thread = threading.Thread(
+        target=_listen, args=(over, dump_requested, path, about), name="flight", daemon=True
+    )
     thread.start()
     try:
         yield
@@ -41,10 +43,10 @@ def answer_dump_requests(
 
 
 def _listen(
-    over: threading.Event, asked: Callable[[], bool], path: Path, about: Callable[[], DumpContext]
+    over: threading.Event, dump_requested: Callable[[], bool], path: Path, about: Callable[[], DumpContext]
 ) -> None:
     while not over.wait(_POLL_SECONDS):
-        if asked():
+        if dump_requested():
             with contextlib.suppress(OSError):  # a full disk: the launcher says that this rank left nothing
                 path.parent.mkdir(exist_ok=True)
                 scratch = path.with_name(f".{path.name}.{os.getpid()}")

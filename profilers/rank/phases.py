@@ -54,7 +54,7 @@ class ForwardHooks:
         self._levels, self._called = 0, False
 
     @property
-    def found(self) -> bool:
+    def was_called(self) -> bool:
         """Whether a module was called."""
         return self._called
 
@@ -104,13 +104,15 @@ class ForwardHooks:
 
 def outermost(parameters: Iterable[Any]) -> list[nn.Module]:
     """The modules that are part of no other, and hold one of these parameters; any parameter, if none does."""
-    wanted = {id(one) for one in parameters}
+    wanted = {id(parameter) for parameter in parameters}
     # By the type: asking some objects for their class has them load a package, or fail.
-    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
+    modules = [candidate for candidate in gc.get_objects() if issubclass(type(candidate), nn.Module)]
     inner = {id(child) for module in modules for child in module.children()}
     outer = [module for module in modules if id(module) not in inner]
-    held = [module for module in outer if any(id(one) in wanted for one in module.parameters())]
-    return held or [module for module in outer if any(one.requires_grad for one in module.parameters())]
+    owners = [module for module in outer if any(id(parameter) in wanted for parameter in module.parameters())]
+    return owners or [
+        module for module in outer if any(parameter.requires_grad for parameter in module.parameters())
+    ]
 
 
 class FunctionPatches:

@@ -61,8 +61,10 @@ class RankRecording:
         self._open = contextlib.ExitStack()
         if seat.world_size > 1:
             path, since = seat.folder / FLIGHT / f"rank-{seat.rank}.json", time.time()
-            asked = self._page.dump_requested
-            self._open.enter_context(last_calls.answer_dump_requests(asked, path, lambda: _about(since)))
+            dump_requested = self._page.dump_requested
+            self._open.enter_context(
+                last_calls.answer_dump_requests(dump_requested, path, lambda: _about(since))
+            )
 
     def steps(self, optimizer: Any = None) -> JobSteps:
         """Made when the first optimizer is about to step, or the job says that its first step begins."""
@@ -183,7 +185,7 @@ class JobSteps:
         self.take_out()
         self._orders.end(self._step)
         self.records.end(wait=False)
-        if self._step > 0 and not self._forwards.found:
+        if self._step > 0 and not self._forwards.was_called:
             self._writer.event("note", text="no forward of a module was seen: what it took is in other")
         self._reader.close()
 
@@ -215,12 +217,12 @@ class JobSteps:
         self._forwards.look(parameters)
         self._next()
 
-    def end_step(self, told: StepReport) -> None:
+    def end_step(self, report: StepReport) -> None:
         """A step ends now, and the next one begins."""
         if self.timer.running:
             times = self.timer.end()
             self._leave_out_evaluations()
-            self.records.finish_step(times, told)
+            self.records.finish_step(times, report)
             self._forwards.end_step()
         self._step += 1
         self._next()
@@ -251,7 +253,7 @@ class JobSteps:
                 self.end_step(_UNKNOWN)
             else:
                 self._step += 1
-                self.begin([one for group in optimizer.param_groups for one in group["params"]])
+                self.begin([parameter for group in optimizer.param_groups for parameter in group["params"]])
 
     def _leads(self, optimizer: Any) -> bool:
         """Whether a step of the job ends with this optimizer's: of several it is always the same one's.
@@ -294,10 +296,10 @@ _nothing = contextlib.nullcontext()
 def _device(optimizer: Any) -> torch.device:
     """That of an optimizer's first parameter; without one the current accelerator, once it is in use."""
     groups = getattr(optimizer, "param_groups", [])
-    first = next((one for group in groups for one in group["params"]), None)
+    first = next((parameter for group in groups for parameter in group["params"]), None)
     if first is not None:
-        found: torch.device = first.device
-        return found
+        device: torch.device = first.device
+        return device
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
@@ -305,6 +307,6 @@ def _device(optimizer: Any) -> torch.device:
 
 def _about(since_unix: float) -> last_calls.DumpContext:
     """This rank's groups, for whoever explains a hang."""
-    found = torch_private.groups()
-    members = {str(one.group_name): torch.distributed.get_process_group_ranks(one) for one in found}
-    return last_calls.DumpContext(since_unix, {one.group_name: axis_of(one) for one in found}, members)
+    groups = torch_private.groups()
+    members = {str(group.group_name): torch.distributed.get_process_group_ranks(group) for group in groups}
+    return last_calls.DumpContext(since_unix, {group.group_name: axis_of(group) for group in groups}, members)

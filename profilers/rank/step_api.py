@@ -93,10 +93,10 @@ class ToldSteps:
     def end_step(self, loss: float | None) -> None:
         """A step ends, and the next one begins."""
         now = time.perf_counter()
-        told = {"event": "step", "step": self._number, "seconds": now - self._began, "tokens": self._tokens,
+        event = {"event": "step", "step": self._number, "seconds": now - self._began, "tokens": self._tokens,
                 "loss": loss}  # fmt: skip
         try:
-            self._write(json.dumps(told) + "\n")
+            self._write(json.dumps(event) + "\n")
         except OSError:
             self._silent = True
         self._number += 1

@@ -37,7 +37,7 @@ class _PendingStep(NamedTuple):
     times: StepTimes
     actions: list[ActionMarks]
     readings: dict[str, Reading]
-    told: StepReport
+    report: StepReport
 
 
 @dataclass(slots=True)
@@ -69,10 +69,10 @@ class StepRecords:
             (self.actions.start if closely else self.actions.stop)()
         self._take_actions()
 
-    def finish_step(self, times: StepTimes, told: StepReport) -> None:
+    def finish_step(self, times: StepTimes, report: StepReport) -> None:
         """Take over a finished step and write what the device has completed."""
         readings = self.timeline.end() if self.timeline is not None and times.detailed else {}
-        self._pending.append(_PendingStep(times, self._take_actions(), readings, told))
+        self._pending.append(_PendingStep(times, self._take_actions(), readings, report))
         self.flush(wait=False)
 
     def flush(self, wait: bool) -> None:
@@ -94,14 +94,14 @@ class StepRecords:
             self.writer.write_many(memory_timeline.samples(self.timer.step, self.timeline.end(final=True)))
 
     def _write(
-        self, times: StepTimes, actions: list[ActionMarks], readings: dict[str, Reading], told: StepReport
+        self, times: StepTimes, actions: list[ActionMarks], readings: dict[str, Reading], report: StepReport
     ) -> None:
         begin = time.perf_counter()
         writer, seconds = self.writer, times.resolve(self.timer.clock)
-        sample = self._sample(times, seconds.phase_seconds(), told)
+        sample = self._sample(times, seconds.phase_seconds(), report)
         writer.write(sample)
-        if told.always is not None:
-            writer.write_many(told.always())
+        if report.always is not None:
+            writer.write_many(report.always())
         if not times.detailed:
             return
         if times.step in self.left_out:
@@ -109,8 +109,8 @@ class StepRecords:
         elif self.spans is not None and self.spans.wants(times.step, sample.step_seconds):
             writer.write_many(span_samples(seconds))
         self.recorder.write(seconds, writer)
-        if told.more is not None:
-            writer.write_many(told.more())
+        if report.more is not None:
+            writer.write_many(report.more())
         if self.actions is not None:
             writer.write_many(self.actions.samples(actions, times))
         writer.write_many(memory_timeline.samples(times.step, readings))
@@ -124,16 +124,16 @@ class StepRecords:
     def _take_actions(self) -> list[ActionMarks]:
         return [] if self.actions is None else self.actions.take()
 
-    def _sample(self, times: StepTimes, phases: dict[str, float], told: StepReport) -> StepSample:
+    def _sample(self, times: StepTimes, phases: dict[str, float], report: StepReport) -> StepSample:
         return StepSample(
             step=times.step,
             measured=times.step >= self.first_measured and times.step not in self.left_out,
             start_unix=times.start_unix,
             step_seconds=sum(phases.values()),
             cpu_seconds=times.cpu_seconds,
-            tokens=told.tokens,
-            loss=told.loss,
-            gradient_norm=told.gradient_norm,
+            tokens=report.tokens,
+            loss=report.loss,
+            gradient_norm=report.gradient_norm,
             between_seconds=times.gap_seconds(self.timer.clock),
             **{f"{name}_seconds": seconds if times.detailed else None for name, seconds in phases.items()},
         )
@@ -141,5 +141,5 @@ class StepRecords:
 
 def share_of_a_core(world_size: int) -> float:
     """What each rank of this host has of a core when all of them compute."""
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
-    return min(1.0, (os.cpu_count() or here) / here)
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    return min(1.0, (os.cpu_count() or local_ranks) / local_ranks)

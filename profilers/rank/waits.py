@@ -107,9 +107,9 @@ def watch_works(replaced: FunctionPatches, timer: StepTimer, is_ours: Callable[[
             if not timer.detailed or not is_ours():
                 return wait(*arguments, **named)
             begin = mark()
-            found = wait(*arguments, **named)
+            result = wait(*arguments, **named)
             note((begin, mark(), None))
-            return found
+            return result
 
         return waited
 
@@ -135,7 +135,7 @@ def _wait_tensor(
     timer: StepTimer, is_ours: Callable[[], bool], operator: Any, below: Any, keys: Any, tensor: Any
 ) -> Any:
     begin = timer.clock.mark()
-    found = operator.redispatch(keys & below, tensor)
+    result = operator.redispatch(keys & below, tensor)
     if timer.detailed and is_ours():
         timer.note((begin, timer.clock.mark(), None))
-    return found
+    return result

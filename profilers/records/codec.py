@@ -166,9 +166,9 @@ def record_dtype(header: Header) -> np.dtype[Any]:
 
 def known_fields(header: Header) -> list[Field]:
     """The fields up to the first one of a kind that this version cannot place."""
-    known: list[Field] = []
+    fields: list[Field] = []
     for field in header.fields:
         if field.base not in _DTYPES:
             break
-        known.append(field)
-    return known
+        fields.append(field)
+    return fields

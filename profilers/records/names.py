@@ -26,10 +26,10 @@ class NameTable(dict[str, int]):
     """The writer's side: name -> id. A new name is in the file before its id is given, else OSError."""
 
     def __init__(self, path: Path) -> None:
-        known, _ = read_names(path)
-        super().__init__({name: number for number, name in known.items()})
+        names, _ = read_names(path)
+        super().__init__({name: number for number, name in names.items()})
         self.file = AppendFile.open_frames(path)
-        self._next = max((number for number in known if number != LAST_ID), default=-1) + 1
+        self._next = max((number for number in names if number != LAST_ID), default=-1) + 1
 
     def __missing__(self, name: str) -> int:
         if self._next < LAST_ID:

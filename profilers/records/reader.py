@@ -171,9 +171,9 @@ def retained_records(table: Table, stream: str, events: Sequence[Event], before:
         return table
     steps, places = np.ma.getdata(table.column("step")), before + np.arange(len(table))
     gone = np.zeros(len(table), dtype=bool)
-    for told in undone:
-        count = dict(told.get("records") or {}).get(stream, 0)
-        gone |= (places < count) & (steps >= told.get("step", 0))
+    for records in undone:
+        count = dict(records.get("records") or {}).get(stream, 0)
+        gone |= (places < count) & (steps >= records.get("step", 0))
     return table.select(~gone) if gone.any() else table
 
 
@@ -205,12 +205,12 @@ class RunRecords:
 
     def hosts(self) -> list[str]:
         """The processes that sampled a host, in the order of the ranks on them as far as that was told."""
-        found = [name for name in self.processes() if is_host(name)]
-        return sorted(found, key=lambda name: (min(self._ranks_on(name), default=0), name))
+        hosts = [name for name in self.processes() if is_host(name)]
+        return sorted(hosts, key=lambda name: (min(self._ranks_on(name), default=0), name))
 
     def _ranks_on(self, host: str) -> list[int]:
-        told = [event.data.get("ranks") for event in self.events(host) if event.kind == "host"]
-        return list(told[-1] or ()) if told else []
+        ranks = [event.data.get("ranks") for event in self.events(host) if event.kind == "host"]
+        return list(ranks[-1] or ()) if ranks else []
 
     def table(self, process: int | str, stream: str) -> Table:
         """All records of one stream of a rank (a number) or process (a name). KeyError if no such stream."""
@@ -262,8 +262,8 @@ def host_name(process: str) -> str | None:
 
 def unknown_streams(folder: Path) -> list[str]:
     """One line for each record file of a stream that a newer version writes and this one does not know."""
-    known = {*STREAMS, "events", "names", "old", ARCHIVED[1:]}
-    others = sorted(path for path in folder.glob("[!.]*.*") if path.suffix[1:] not in known)
+    known_names = {*STREAMS, "events", "names", "old", ARCHIVED[1:]}
+    others = sorted(path for path in folder.glob("[!.]*.*") if path.suffix[1:] not in known_names)
     return [
         f"{path.name}: a stream that this version does not know; left out"
         for path in others

@@ -62,9 +62,9 @@ class Table:
             return self._absent(name), {}
         ids = np.ascontiguousarray(self._data[name])
         names = self._names.lookup(ids)
-        known = np.zeros(LAST_ID + 1, dtype=bool)
-        known[list(names)] = True
-        return np.ma.MaskedArray(ids, mask=~(self.presence_mask(name) & known[ids])), names
+        is_id = np.zeros(LAST_ID + 1, dtype=bool)
+        is_id[list(names)] = True
+        return np.ma.MaskedArray(ids, mask=~(self.presence_mask(name) & is_id[ids])), names
 
     def rows(self) -> list[FixedRecord]:
         """The records as dataclasses; masked values are None."""

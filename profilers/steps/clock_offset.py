@@ -49,7 +49,7 @@ def estimate(exchanges: Iterable[Exchange]) -> Offset:
 
     ValueError without exchanges.
     """
-    best = min(exchanges, key=lambda one: one.round_trip_seconds, default=None)
+    best = min(exchanges, key=lambda exchange: exchange.round_trip_seconds, default=None)
     if best is None:
         raise ValueError("no exchange of messages to estimate an offset from")
     return Offset(best.heard, best.offset_seconds, best.round_trip_seconds / 2)
@@ -65,26 +65,30 @@ class ClockOffset:
         """Times of this clock by the reference's."""
         if not self._estimates:
             return times_unix
-        known = np.array(self._estimates)
-        return np.asarray(times_unix - np.interp(times_unix, known[:, 0], known[:, 1]))
+        offsets = np.array(self._estimates)
+        return np.asarray(times_unix - np.interp(times_unix, offsets[:, 0], offsets[:, 1]))
 
     def estimate(self, time_unix: float) -> Offset:
         """Between two estimates on the line through them; before the first and after the last the error grows by
         ``DRIFT``.
         """
-        known = self._estimates
-        if not known:
+        estimates = self._estimates
+        if not estimates:
             return Offset(time_unix, 0.0, 0.0)
-        later = next((place for place, one in enumerate(known) if one.time_unix >= time_unix), len(known))
-        if 0 < later < len(known):
-            return _interpolate(known[later - 1], known[later], time_unix)
-        nearest = known[0] if later == 0 else known[-1]
+        later = next(
+            (place for place, offset in enumerate(estimates) if offset.time_unix >= time_unix), len(estimates)
+        )
+        if 0 < later < len(estimates):
+            return _interpolate(estimates[later - 1], estimates[later], time_unix)
+        nearest = estimates[0] if later == 0 else estimates[-1]
         away = abs(time_unix - nearest.time_unix)
         drift = DRIFT if nearest.error_seconds > 0 else 0.0  # no error: it is the same clock
         return Offset(time_unix, nearest.offset_seconds, nearest.error_seconds + drift * away)
 
 
-def _interpolate(one: Offset, other: Offset, time_unix: float) -> Offset:
-    share = (time_unix - one.time_unix) / (other.time_unix - one.time_unix)
-    offset = one.offset_seconds + share * (other.offset_seconds - one.offset_seconds)
-    return Offset(time_unix, offset, one.error_seconds + share * (other.error_seconds - one.error_seconds))
+def _interpolate(earlier: Offset, later: Offset, time_unix: float) -> Offset:
+    share = (time_unix - earlier.time_unix) / (later.time_unix - earlier.time_unix)
+    offset = earlier.offset_seconds + share * (later.offset_seconds - earlier.offset_seconds)
+    return Offset(
+        time_unix, offset, earlier.error_seconds + share * (later.error_seconds - earlier.error_seconds)
+    )

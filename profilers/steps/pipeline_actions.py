@@ -50,13 +50,13 @@ class ActionRecorder:
         return [
             ActionSample(
                 times.step,
-                one.work,
-                one.stage,
-                one.micro_batch,
-                times.start_unix + clock.seconds(origin, one.begin),
-                clock.seconds(one.begin, one.end),
+                marks.work,
+                marks.stage,
+                marks.micro_batch,
+                times.start_unix + clock.seconds(origin, marks.begin),
+                clock.seconds(marks.begin, marks.end),
             )
-            for one in done
+            for marks in done
         ]
 
 
@@ -66,9 +66,9 @@ class _Span:
     __slots__ = ("_begin", "_code", "_done", "_timer", "_what")
 
     def __init__(
-        self, timer: StepTimer, code: int, what: tuple[str, int, int], done: list[ActionMarks]
+        self, timer: StepTimer, code: int, action: tuple[str, int, int], done: list[ActionMarks]
     ) -> None:
-        self._timer, self._code, self._what, self._done = timer, code, what, done
+        self._timer, self._code, self._what, self._done = timer, code, action, done
 
     def __enter__(self) -> None:
         self._begin = self._timer.enter(self._code)

@@ -51,14 +51,14 @@ class StepSeconds:
 
     def exposed_spans(self, since: float = 0.0) -> list[tuple[float, float]]:
         """Spans of exposed communication in order, of the phases that end after ``since``; none overlap."""
-        found: list[tuple[float, float]] = []
+        spans: list[tuple[float, float]] = []
         for phase in self._phases_after(since):
             if phase.code == EXPOSED:
-                found.append((phase.begin, phase.end))
+                spans.append((phase.begin, phase.end))
             elif phase.first != phase.stop:
                 waits = self.waits[phase.first : phase.stop]
-                found += [(begin, end) for begin, end, _ in waits if end is not None]
-        return found
+                spans += [(begin, end) for begin, end, _ in waits if end is not None]
+        return spans
 
     def open_waits(self, since: float = 0.0) -> Iterator[tuple[float, float, list[tuple[float, float]]]]:
         """Waits that are no call: their begin and end, and the calls that block inside them."""
@@ -81,14 +81,14 @@ class StepSeconds:
     def cut_phases(self) -> Iterator[tuple[int, float, float]]:
         """Phases (code, begin, end) with the waits inside them as stretches of their own."""
         for code, begin, end, first, stop in self.phases:
-            left, here = deque(self.waits[first:stop]), begin
-            while left:
-                wait_begin, wait_end, _ = left.popleft()
+            waits, cursor = deque(self.waits[first:stop]), begin
+            while waits:
+                wait_begin, wait_end, _ = waits.popleft()
                 if wait_end is not None:
-                    yield code, here, wait_begin
+                    yield code, cursor, wait_begin
                     yield EXPOSED, wait_begin, wait_end
-                    here = wait_end
-            yield code, here, end
+                    cursor = wait_end
+            yield code, cursor, end
 
 
 def every_span(times: StepSeconds) -> list[SpanSample]:

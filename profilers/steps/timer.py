@@ -167,10 +167,10 @@ class StepTimer:
 
     def take(self) -> tuple[list[tuple[Any, Any, Any]], list[IssuedCall]]:
         """Waits and issued calls since the last take or the last step, oldest first."""
-        taken = self._waits.copy(), self._issued.copy()
+        recorded = self._waits.copy(), self._issued.copy()
         self._waits.clear()
         self._issued.clear()
-        return taken
+        return recorded
 
     @property
     def running(self) -> bool:

@@ -86,11 +86,11 @@ class WaitSampler:
         if noted is None:
             self._seen = None
             return
-        seen = self._timer.step, noted, self._is_waiting()
-        if seen != self._seen:
-            self._seen, self._seen_at, self._told = seen, time.monotonic(), False
+        state = self._timer.step, noted, self._is_waiting()
+        if state != self._seen:
+            self._seen, self._seen_at, self._told = state, time.monotonic(), False
             self._status.tell_moving(self._seen_at)
-        elif seen[-1] and not self._told:
+        elif state[-1] and not self._told:
             self._told = True
             self._status.tell_waiting(self._seen_at)
 
@@ -103,7 +103,7 @@ class WaitSampler:
         if frame is None:
             return False
         if frame.f_code in _backwards:
-            return any(is_waiting(one) for thread, one in frames.items() if thread not in _ours())
+            return any(is_waiting(frame) for thread, frame in frames.items() if thread not in _ours())
         return is_waiting(frame)
 
     def _run(self) -> None:

@@ -15,7 +15,7 @@ from profilers.system.sampling_rate import IntervalTimer
 
 _LOOPBACK = ("lo", "lo0")
 _NETWORK_FIELDS = ("network_sent_bytes", "network_received_bytes", "loopback_sent_bytes")
-_NO_READING: dict[str, Any] = dict.fromkeys(one.name for one in fields(HostSample))
+_NO_READING: dict[str, Any] = dict.fromkeys(field.name for field in fields(HostSample))
 #: ``READINGS`` are read this often, and repeated in between: they move slowly, and cost most.
 SLOW_SECONDS = 0.5
 
@@ -86,19 +86,19 @@ class Interfaces:
 
     def changed_samples(self, now: float, traffic: dict[str, Traffic]) -> list[NetworkSample]:
         """Records of interfaces that moved; the first time, of all."""
-        found = []
+        samples = []
         for name, counters in traffic.items():
             sample, before = NetworkSample(now, name, *counters), self._seen.get(name)
             if before is None or _counters(before) != counters:
                 if before is not None and before is not self._written[name]:
-                    found.append(before)
-                found.append(sample)
+                    samples.append(before)
+                samples.append(sample)
                 self._written[name] = sample
             self._seen[name] = sample
         for name in self._seen.keys() - traffic.keys():
             self.gone[name] = f"network: interface {name} went away"
             del self._seen[name]
-        return found
+        return samples
 
     def unwritten(self) -> list[NetworkSample]:
         """The last look at each interface that has not moved since its last record."""

@@ -186,7 +186,7 @@ def largest(smaps: str) -> dict[str, int]:
 
 def _read(path: Path, parse: Any) -> dict[str, int] | None:
     try:
-        found: dict[str, int] = parse(path.read_text(encoding="utf-8", errors="replace"))
+        readings: dict[str, int] = parse(path.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
-    return found
+    return readings

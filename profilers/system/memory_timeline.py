@@ -50,17 +50,17 @@ class MemoryTimeline:
         last = self._phase or "other"
         if final or self._is_due(last):
             self._keep(last)
-        self._phase, kept = None, self._kept
+        self._phase, readings = None, self._kept
         self._kept = {}
-        return dict(sorted(kept.items(), key=lambda item: item[1].time_unix))
+        return dict(sorted(readings.items(), key=lambda item: item[1].time_unix))
 
     def _is_due(self, phase: str) -> bool:
         return self._times_read[phase] < _FIRST or self._clock() >= self._next_reading
 
     def _keep(self, phase: str) -> None:
         begin = self._clock()
-        reading, known = self._read(), self._kept.get(phase)
-        if known is None or _rank(reading) > _rank(known):
+        reading, highest = self._read(), self._kept.get(phase)
+        if highest is None or _rank(reading) > _rank(highest):
             self._kept[phase] = reading
         self._times_read[phase] += 1
         end, (shortest, longest) = self._clock(), _GAP_SECONDS
@@ -70,9 +70,9 @@ class MemoryTimeline:
 _rank = attrgetter("peak_bytes", "now_bytes")
 
 
-def samples(step: int, kept: dict[str, Reading]) -> list[MemorySample]:
+def samples(step: int, readings: dict[str, Reading]) -> list[MemorySample]:
     """A step's readings as records."""
-    return [_sample(step, phase, reading) for phase, reading in kept.items()]
+    return [_sample(step, phase, reading) for phase, reading in readings.items()]
 
 
 def _sample(step: int, phase: str, reading: Reading) -> MemorySample:

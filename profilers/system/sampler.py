@@ -145,11 +145,11 @@ class Sampler:
         """How many there are."""
         if library.reason is not None:
             self._writer.event(NO_GPUS, reason=library.reason)
-        told = [library.identity(gpu) for gpu in range(library.device_count)]
-        if told:
-            who = {"vendor": library.vendor, "library": library.library, "links": library.links}
-            self._writer.event(rank_gpus.EVENT, host=socket.gethostname(), gpus=told, **who)
-        return len(told)
+        identities = [library.identity(gpu) for gpu in range(library.device_count)]
+        if identities:
+            driver = {"vendor": library.vendor, "library": library.library, "links": library.links}
+            self._writer.event(rank_gpus.EVENT, host=socket.gethostname(), gpus=identities, **driver)
+        return len(identities)
 
     def _sample(self, parts: list[tuple[Pace, Callable[[], None]]], library: GpuLibrary, last: bool) -> None:
         for pace, reading in parts:

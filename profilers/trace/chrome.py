@@ -61,16 +61,16 @@ class TraceReader:
         self._file.close()
 
     def _head(self) -> int:
-        found = _BEGIN.search(self._buffer)
-        while found is None:
+        match = _BEGIN.search(self._buffer)
+        while match is None:
             if len(self._buffer) > _HEAD_CHARACTERS or not self._more():
                 raise TraceError(f"{self._path.name} has no trace events")
-            found = _BEGIN.search(self._buffer)
-        head = self._buffer[: found.start()]
+            match = _BEGIN.search(self._buffer)
+        head = self._buffer[: match.start()]
         base, devices = _BASE.search(head), _DEVICES.search(head)
         self.base_ns = int(base.group(1)) if base else 0
         self.devices: list[Any] = _value(head, devices.end()) or [] if devices else []
-        return found.end()
+        return match.end()
 
     def events(self) -> Iterator[Event]:
         """One after the other, once."""

@@ -9,45 +9,12 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import count
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from profilers.analysis.intervals import Array, overlap_seconds, union_seconds
 from profilers.records.reader import RunRecords
 from profilers.records.table import Table
 from profilers.trace.chrome import Event
 
 #: Phases in which the main thread computes; a wait inside one of them is a span of its own.
 COMPUTATION = ("forward", "backward", "optimizer")
-
-
-def computation(spans: Table, steps: range) -> Array:
-    """Begin and end in unix seconds, shape (n, 2), from the stream ``span``."""
-    chosen = _step_mask(spans, steps) & np.isin(spans.column("phase").filled(""), COMPUTATION)
-    return _pairs(spans, chosen)
-
-
-def communication(calls: Table, steps: range) -> Array:
-    """Begin and end in unix seconds, shape (n, 2), of the calls whose end is known, from the stream ``comm``."""
-    return _pairs(calls, _step_mask(calls, steps) & ~np.ma.getmaskarray(calls.column("seconds")))
-
-
-def overlap_fraction(computed: Array, communicated: Array) -> float | None:
-    """How much of the time with communication under way the rank also computed; None without any.
-
-    As in Holistic Trace Analysis (https://hta.readthedocs.io, "communication computation overlap").
-    """
-    whole = union_seconds(communicated)
-    return overlap_seconds(computed, communicated) / whole if whole else None
-
-
-def _step_mask(table: Table, steps: range) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    numbers = table.column("step").filled(-1)
-    return np.asarray((numbers >= steps.start) & (numbers < steps.stop))
-
-
-def _pairs(table: Table, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Array:
-    begins = table.column("start_unix")[chosen].filled(0.0)
-    return np.column_stack([begins, begins + table.column("seconds")[chosen].filled(0.0)])
 
 
 #: Streams of the kernels that stand for a host's computation and communication.
@@ -66,7 +33,7 @@ class Span(NamedTuple):
 
 def lanes(records: RunRecords, rank: int, steps: range) -> dict[str, list[Span]]:
     """The lanes of one rank by name."""
-    found = {
+    named = {
         "steps": _spans(records.table(rank, "step"), steps, _step),
         "phases": _spans(records.table(rank, "span"), steps, _phase),
         "pipeline actions": _spans(records.table(rank, "action"), steps, _action),
@@ -74,31 +41,31 @@ def lanes(records: RunRecords, rank: int, steps: range) -> dict[str, list[Span]]
     calls = _spans(records.table(rank, "comm"), steps, _call)
     for axis in dict.fromkeys(call.about["axis"] for call in calls):
         for number, lane in enumerate(assign_lanes(call for call in calls if call.about["axis"] == axis)):
-            found[f"communication {axis}" + (f" ({number + 1})" if number else "")] = lane
-    return {name: spans for name, spans in found.items() if spans}
+            named[f"communication {axis}" + (f" ({number + 1})" if number else "")] = lane
+    return {name: spans for name, spans in named.items() if spans}
 
 
 def assign_lanes(spans: Iterable[Span]) -> list[list[Span]]:
     """As few lanes as it takes for spans that overlap."""
-    made: list[list[Span]] = []
+    lanes: list[list[Span]] = []
     for span in sorted(spans, key=lambda span: span.start_unix):
-        free = (lane for lane in made if lane[-1].start_unix + lane[-1].seconds <= span.start_unix)
+        free = (lane for lane in lanes if lane[-1].start_unix + lane[-1].seconds <= span.start_unix)
         lane = next(free, None)
         if lane is None:
-            made.append([span])
+            lanes.append([span])
         else:
             lane.append(span)
-    return made
+    return lanes
 
 
 def lane_events(
-    named: dict[str, list[Span]], rank: int, base_ns: int, taken: Collection[int] = ()
+    named: dict[str, list[Span]], rank: int, base_ns: int, used_numbers: Collection[int] = ()
 ) -> Iterator[Event]:
-    """All lanes as threads of process ``rank``, above those of the profiler, whose numbers are ``taken``.
+    """All lanes as threads of process ``rank``, above those of the profiler, whose numbers are ``used_numbers``.
 
     Perfetto sorts threads by number and asks for no other order; one with its process's number comes first.
     """
-    free = (number for number in count(1) if number != rank and number not in taken)
+    free = (number for number in count(1) if number != rank and number not in used_numbers)
     for number, ((name, spans), thread_number) in enumerate(zip(named.items(), free, strict=False)):
         thread = {"pid": rank, "tid": thread_number}
         yield {"ph": "M", "name": "thread_name", **thread, "args": {"name": name}}

@@ -24,9 +24,9 @@ def advice(operation: str, axis: str) -> str:
         return _UNKNOWN_ADVICE
     fitting = (
         text
-        for known in operations.OPERATIONS
-        if operation in (known.name, known.verdict)
-        for letters, text in known.advice.items()
+        for entry in operations.OPERATIONS
+        if operation in (entry.name, entry.verdict)
+        for letters, text in entry.advice.items()
         if axis.removeprefix("e").startswith(letters)
     )
     return next(fitting, _ANY_ADVICE)
@@ -44,11 +44,15 @@ def exposed_finding(
 ) -> Verdict:
     """The finding about one exposure; ``more`` is added to the evidence."""
     share = exposure.seconds / inputs.step_seconds
-    members = [known for known in operations.OPERATIONS if exposure.operation in (known.name, known.verdict)]
-    names = {exposure.operation, *(known.name for known in members)}
+    members = [
+        operation
+        for operation in operations.OPERATIONS
+        if exposure.operation in (operation.name, operation.verdict)
+    ]
+    names = {exposure.operation, *(operation.name for operation in members)}
     calls = [row for row in rows if row.axis == exposure.axis and row.operation in names]
     largest = max(calls, key=lambda row: row.bytes, default=None)
-    has_verdict = any(known.verdict == exposure.operation for known in members)
+    has_verdict = any(operation.verdict == exposure.operation for operation in members)
     knob = advice(exposure.operation, exposure.axis)
     if not inputs.setting.has_capacities:
         knob = knob.replace("model.capacity_factor or ", "")
@@ -73,9 +77,9 @@ def exposed_finding(
 def _evidence(
     exposure: Exposure, share: float, calls: list[CommunicationRow], largest: CommunicationRow | None
 ) -> str:
-    what = exposure.operation.replace("_", "-")
+    name = exposure.operation.replace("_", "-")
     axis = f" over {exposure.axis}" if exposure.axis else " that no recorded call explains"
-    text = f"ranks wait {seconds(exposure.seconds)} of a mean step ({percent(share)}) for {what}{axis}"
+    text = f"ranks wait {seconds(exposure.seconds)} of a mean step ({percent(share)}) for {name}{axis}"
     if calls:
         count = sum(row.calls for row in calls)
         text += f": {count:g} call{'' if count == 1 else 's'} with {size(sum(row.bytes for row in calls))}"

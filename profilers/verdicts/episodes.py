@@ -52,15 +52,21 @@ def episodes_of(
     for place, stretch in enumerate(stretches):
         for verdict in _notable_findings(_findings(records, stretch, setting), shares, setting):
             above.setdefault(_key(verdict), []).append(place)
-    found = [
+    episodes = [
         _make_episode(records, measured, *_span(stretches[places[0]], stretches[places[-1]]), key, setting)
         for key, all_places in above.items()
         for places in _neighbours(all_places)
     ]
     latest = _latest(measured, period)
     now = _notable_findings(_findings(records, latest, setting, now=True), shares, setting)
-    ended = [replace(one, goes_on=_goes_on(one, stretches[-1], now)) for one in found if one is not None]
-    return sorted(_with_now(records, measured, ended, latest, now, setting), key=lambda one: one.first_step)
+    ended = [
+        replace(episode, goes_on=_goes_on(episode, stretches[-1], now))
+        for episode in episodes
+        if episode is not None
+    ]
+    return sorted(
+        _with_now(records, measured, ended, latest, now, setting), key=lambda episode: episode.first_step
+    )
 
 
 def _with_now(
@@ -72,21 +78,21 @@ def _with_now(
     setting: Setting,
 ) -> list[Episode]:
     """With what the newest steps show: it goes on with an episode of the same finding that reaches into them."""
-    found = {(_key(one.verdict), one.first_step): one for one in ended}
+    episodes = {(_key(episode.verdict), episode.first_step): episode for episode in ended}
     first, last = _span(latest, latest)
     for verdict in now:
-        own = [one for one in found.values() if _key(one.verdict) == _key(verdict)]
-        if any(one.goes_on for one in own):
+        of_verdict = [episode for episode in episodes.values() if _key(episode.verdict) == _key(verdict)]
+        if any(episode.goes_on for episode in of_verdict):
             continue
-        into = next((one for one in own if one.last_step >= first - 1), None)
+        into = next((episode for episode in of_verdict if episode.last_step >= first - 1), None)
         longer = (
             None
             if into is None
             else _make_episode(records, measured, into.first_step, last, _key(verdict), setting)
         )
-        known = longer or Episode(first, last, True, verdict)
-        found[_key(verdict), known.first_step] = replace(known, goes_on=True)
-    return list(found.values())
+        continued = longer or Episode(first, last, True, verdict)
+        episodes[_key(verdict), continued.first_step] = replace(continued, goes_on=True)
+    return list(episodes.values())
 
 
 def _notable_findings(
@@ -95,7 +101,9 @@ def _notable_findings(
     """What is above its threshold, and far above its share of the whole."""
     judged = judge(findings, setting.thresholds)
     return [
-        one for one in judged if one.share is not None and one.share >= TIMES * shares.get(_key(one), 0.0)
+        verdict
+        for verdict in judged
+        if verdict.share is not None and verdict.share >= TIMES * shares.get(_key(verdict), 0.0)
     ]
 
 
@@ -104,11 +112,11 @@ def _latest(measured: JoinedSteps, period: int) -> JoinedSteps:
     return measured.select(slice(max(0, len(measured.steps) - count), None))
 
 
-def _goes_on(found: Episode, last: JoinedSteps, now: Sequence[Verdict]) -> bool:
+def _goes_on(episode: Episode, last: JoinedSteps, now: Sequence[Verdict]) -> bool:
     """Whether it reaches the last step: a long stretch at the end may have it at its beginning alone."""
-    reaches = found.last_step == int(last.steps[-1])
+    reaches = episode.last_step == int(last.steps[-1])
     short = len(last.steps) <= NEWEST_STEPS
-    return reaches and (short or _key(found.verdict) in [_key(one) for one in now])
+    return reaches and (short or _key(episode.verdict) in [_key(verdict) for verdict in now])
 
 
 def _key(finding: Verdict) -> _Key:
@@ -131,9 +139,9 @@ def _findings(
 ) -> list[Verdict]:
     calls = [_stretch_calls(records.table(rank, "comm"), stretch) for rank in stretch.ranks]
     inputs = RuleInputs(stretch, setting, exposures(calls, stretch, setting.groups), hosts_of(records))
-    found = [*step_findings(inputs, ()), *exposed_findings(inputs, ())]
+    findings = [*step_findings(inputs, ()), *exposed_findings(inputs, ())]
     share = rank_skew(stretch).share
-    return [one for one in found if one.name != "straggler" or _steady(one, share, now)]
+    return [verdict for verdict in findings if verdict.name != "straggler" or _steady(verdict, share, now)]
 
 
 def _steady(straggler: Verdict, share: float, now: bool) -> bool:
@@ -164,5 +172,5 @@ def _make_episode(
 ) -> Episode | None:
     """A finding as it is from one step to another one, if it is above its threshold; ``goes_on`` is not known here."""
     findings = _findings(records, measured.select_range(first, last + 1), setting)
-    finding = next((one for one in judge(findings, setting.thresholds) if _key(one) == key), None)
+    finding = next((verdict for verdict in judge(findings, setting.thresholds) if _key(verdict) == key), None)
     return None if finding is None else Episode(first, last, False, finding)

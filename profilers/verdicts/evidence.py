@@ -111,20 +111,22 @@ def exposures(
             _add_waits(by_key, row, table, measured.steps)
     total = sum(by_key.values(), np.zeros_like(waited))
     scale = np.divide(waited, total, out=np.ones_like(total), where=total > waited)
-    by_key = {key: own * scale for key, own in sorted(by_key.items())}
+    by_key = {key: seconds * scale for key, seconds in sorted(by_key.items())}
     by_key["", UNKNOWN] = np.maximum(waited - total, 0.0)
 
     rows = {rank: row for row, rank in enumerate(measured.ranks)}
     exposed = []
-    for (axis, operation), own in by_key.items():
+    for (axis, operation), seconds in by_key.items():
         members = [
             [rows[rank] for rank in group if rank in rows] for group in groups.get(axis, [measured.ranks])
         ]
         # Stages of a pipeline do not meet: each has messages of its own.
         alone = (axis, operation) == ("pp", POINT_TO_POINT)
-        waits = [own[group].mean(axis=0) if alone else own[group].min(axis=0) for group in members if group]
+        waits = [
+            seconds[group].mean(axis=0) if alone else seconds[group].min(axis=0) for group in members if group
+        ]
         cost = float(np.mean(waits))
-        exposed.append(Exposure(axis, operation, cost, max(0.0, float(own.mean()) - cost)))
+        exposed.append(Exposure(axis, operation, cost, max(0.0, float(seconds.mean()) - cost)))
     return exposed
 
 
@@ -135,9 +137,9 @@ def _add_waits(
     (axes, axis_names), (codes, names) = table.codes("axis"), table.codes("operation")
     step, exposed = table.column("step"), table.column("exposed_seconds")
     place = np.searchsorted(steps, step.filled(-1)).clip(0, len(steps) - 1)
-    known = (steps[place] == step.filled(-1)) & ~np.ma.getmaskarray(exposed)
+    usable = (steps[place] == step.filled(-1)) & ~np.ma.getmaskarray(exposed)
     for axis, axis_name in axis_names.items():
-        of_axis = known & (axes == axis).filled(False)
+        of_axis = usable & (axes == axis).filled(False)
         for code, name in names.items():
             chosen = of_axis & (codes == code).filled(False)
             if chosen.any():

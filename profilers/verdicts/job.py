@@ -35,12 +35,16 @@ def generalize_advice(summary: RunSummary) -> RunSummary:
         wire_bytes_reason=summary.wire_bytes_reason and summary.wire_bytes_reason.removesuffix(_LAB),
         findings=[_neutral(finding) for finding in summary.findings],
         verdicts=[_neutral(verdict) for verdict in summary.verdicts],
-        episodes=[replace(one, verdict=_neutral(one.verdict)) for one in summary.episodes],
+        episodes=[replace(episode, verdict=_neutral(episode.verdict)) for episode in summary.episodes],
     )
 
 
 def _neutral(verdict: Verdict) -> Verdict:
-    own = [one.foreign_advice for one in operations.OPERATIONS if verdict.name == f"exposed_{one.verdict}"]
+    advice = [
+        operation.foreign_advice
+        for operation in operations.OPERATIONS
+        if verdict.name == f"exposed_{operation.verdict}"
+    ]
     fitting = [name for name in _ADVICE if verdict.name.startswith(name)]
     general = _ADVICE[max(fitting, key=len)] if fitting else ""
-    return replace(verdict, knob=next(filter(None, own), general), knobs=[])
+    return replace(verdict, knob=next(filter(None, advice), general), knobs=[])

@@ -29,7 +29,7 @@ _MEMORY_ADVICE = (
 class _Usage(NamedTuple):
     """The most memory in use at one time of what there is; ``rank`` whose it is, None for a host's."""
 
-    what: str
+    resource: str
     used: float
     of: float
     rank: int | None = None
@@ -72,16 +72,21 @@ def _usages(
     for name, table in hosts.items():
         whose = "the host" if len(hosts) == 1 or name is None else f"host {name}"
         tables.append((f"{whose}'s memory", table, slice(None), None))
-    tables += [(f"GPU {gpu.gpu}'s memory", gpu.table, gpu.own, gpu.ranks[0]) for gpu in gpus]
-    for what, table, own, rank in tables:
-        used, total = table.column("memory_used_bytes")[own], table.column("memory_total_bytes")[own]
+    tables += [(f"GPU {gpu.gpu}'s memory", gpu.table, gpu.gpu_mask, gpu.ranks[0]) for gpu in gpus]
+    for resource, table, of_process, rank in tables:
+        used, total = (
+            table.column("memory_used_bytes")[of_process],
+            table.column("memory_total_bytes")[of_process],
+        )
         if used.count() and total.count() and total.max() > 0:
-            yield _Usage(what, float(used.max()), float(total.max()), rank)
+            yield _Usage(resource, float(used.max()), float(total.max()), rank)
 
 
 def _pressure(inputs: RuleInputs, full: _Usage, retries: int) -> Verdict:
     """An allocation that had to be tried again found the memory full, however full it looks at other times."""
-    text = f"{full.what}: {size(full.used)} of {size(full.of)} in use at the peak ({percent(full.fraction)})"
+    text = (
+        f"{full.resource}: {size(full.used)} of {size(full.of)} in use at the peak ({percent(full.fraction)})"
+    )
     if retries:
         text += f"; {retries:,} allocations succeeded only after cached blocks were freed"
     elif full.rank is None:
@@ -105,15 +110,15 @@ def _clock(inputs: RuleInputs, gpu: GpuReadings) -> Verdict | None:
     inside = gpu.span_mask(*inputs.measured.span)
     columns = ("throttle_reasons", "sm_clock_mhz", "utilization_fraction")
     masks, clocks, load = (gpu.table.column(name)[inside] for name in columns)
-    highest = gpu.table.column("sm_clock_max_mhz")[gpu.own]
+    highest = gpu.table.column("sm_clock_max_mhz")[gpu.gpu_mask]
     top = float(highest.max()) if highest.count() else None
     if not masks.count() and (top is None or not clocks.count()):
         return None
     slowed = np.array([bool(machine.slows(int(mask))) for mask in masks.filled(0)], dtype=bool)
     below = (clocks < _CLOCK_FRACTION * (top or 0.0)).filled(False) & (load > _BUSY_FRACTION).filled(False)
     capped = slowed | (np.ma.getmaskarray(masks) & below)
-    share, held = float(capped.mean()), clocks[capped]
-    part = float(held.mean()) / top if top and held.count() else 1.0
+    share, clocks_capped = float(capped.mean()), clocks[capped]
+    part = float(clocks_capped.mean()) / top if top and clocks_capped.count() else 1.0
     lost = share * max(0.0, 1 - part) * float(inputs.mean(*WORK).mean())
     reasons = sorted({reason for mask in masks[capped].compressed() for reason in machine.slows(int(mask))})
     why = f" ({', '.join(reasons)})" if reasons else ""

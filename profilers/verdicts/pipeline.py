@@ -29,14 +29,20 @@ def pipeline_findings(
     work = inputs.mean("forward", "backward")
     most = waited if ran is None else max(0.0, waited - ran.transfer_seconds)
     by_schedule = most if pipeline is None else min(most, _idle(inputs, pipeline, 1))
-    rest = max(0.0, waited - by_schedule - float(work.max() - work.mean()))
-    rest = rest if ran is None else min(waited, ran.transfer_seconds)
+    unexplained = max(0.0, waited - by_schedule - float(work.max() - work.mean()))
+    unexplained = unexplained if ran is None else min(waited, ran.transfer_seconds)
     yield _bubble(inputs, by_schedule, waited)
-    messages = [one for one in inputs.exposures if (one.axis, one.operation) == ("pp", POINT_TO_POINT)]
+    messages = [
+        exposure
+        for exposure in inputs.exposures
+        if (exposure.axis, exposure.operation) == ("pp", POINT_TO_POINT)
+    ]
     sent = messages[0] if messages else Exposure("pp", POINT_TO_POINT, 0.0, 0.0)
-    if rest + sent.seconds > 0:
-        more = f"; {seconds(rest)} of it between stages, beyond the schedule's own bubble"
-        yield exposed_finding(inputs, rows, replace(sent, seconds=sent.seconds + rest), more if rest else "")
+    if unexplained + sent.seconds > 0:
+        more = f"; {seconds(unexplained)} of it between stages, beyond the schedule's own bubble"
+        yield exposed_finding(
+            inputs, rows, replace(sent, seconds=sent.seconds + unexplained), more if unexplained else ""
+        )
 
 
 def _idle(inputs: RuleInputs, pipeline: Pipeline, finer: int) -> float:

@@ -37,7 +37,7 @@ def findings_of(
     calls = [records.table(rank, "comm") for rank in measured.ranks]
     waits = exposures(calls, measured, setting.groups)
     inputs = RuleInputs(measured, setting, waits, hosts_of(records), _of_tasks(records, measured))
-    gpus = [GpuReadings(one.gpu, one.ranks, records.table(one.process, "gpu")) for one in used.gpus]
+    gpus = [GpuReadings(gpu.gpu, gpu.ranks, records.table(gpu.process, "gpu")) for gpu in used.gpus]
     hosts = {host_name(host): records.table(host, "host") for host in records.hosts()}
     stages = list(pipeline_findings(inputs, rows, shown["pipeline"]))
     exposed = [
@@ -57,13 +57,13 @@ def findings_of(
 
 def _of_tasks(records: RunRecords, measured: JoinedSteps) -> dict[int, int]:
     """Micro-batches of each rank in the last measured step."""
-    last, found = int(measured.steps[-1]), dict[int, int]()
+    last, last_steps = int(measured.steps[-1]), dict[int, int]()
     for rank in measured.ranks:
         table = records.table(rank, "task")
         if len(table):
             counts = table.column("micro_batches").filled(0)
-            found[rank] = int(counts[table.column("step").filled(-1) == last].sum())
-    return found
+            last_steps[rank] = int(counts[table.column("step").filled(-1) == last].sum())
+    return last_steps
 
 
 def _compute_bound(inputs: RuleInputs) -> Verdict:

@@ -50,10 +50,14 @@ def step_findings(inputs: RuleInputs, gpus: Sequence[GpuReadings]) -> Iterator[V
 
 def _waiting(inputs: RuleInputs, name: str, phase: str, threshold: str, meaning: str, advice: str) -> Verdict:
     """A phase in which nothing is computed, on the rank that has most of it."""
-    each = inputs.mean(phase)
-    row = int(each.argmax())
-    rank, lost, share = inputs.ranks[row], float(each[row]), float(each[row]) / inputs.step_seconds
-    others = "" if len(each) == 1 else f"; the median rank {seconds(float(np.median(each)))}"
+    mean_seconds = inputs.mean(phase)
+    row = int(mean_seconds.argmax())
+    rank, lost, share = (
+        inputs.ranks[row],
+        float(mean_seconds[row]),
+        float(mean_seconds[row]) / inputs.step_seconds,
+    )
+    others = "" if len(mean_seconds) == 1 else f"; the median rank {seconds(float(np.median(mean_seconds)))}"
     return Verdict(
         name=name,
         evidence=f"{inputs.place(rank)} spends {seconds(lost)} of a mean step ({percent(share)}) {meaning}{others}",
@@ -188,7 +192,7 @@ def _slowest(inputs: RuleInputs) -> _SlowestRank:
     work, skew = inputs.seconds(*WORK), rank_skew(inputs.measured)
     row, kind = skew.row, skew_row(work, inputs.ranks, inputs.measured.steps.tolist())
     by_phase = {phase: float(_behind(inputs.seconds(phase), row).mean()) for phase in WORK}
-    found = _SlowestRank(
+    slowest = _SlowestRank(
         rank=inputs.ranks[row],
         seconds=max(0.0, float(_behind(work, row).mean())),
         steps_fraction=skew.share,
@@ -196,11 +200,11 @@ def _slowest(inputs: RuleInputs) -> _SlowestRank:
         stage=_slow_stage(inputs, inputs.ranks[row]),
         skew=kind,
     )
-    if kind is None or found.kind == FIXED:
-        return found
-    if found.kind == ROTATING:
-        return replace(found, seconds=kind.seconds)
-    return replace(found, seconds=kind.one_off_seconds, rank=kind.latest[0].rank)
+    if kind is None or slowest.kind == FIXED:
+        return slowest
+    if slowest.kind == ROTATING:
+        return replace(slowest, seconds=kind.seconds)
+    return replace(slowest, seconds=kind.one_off_seconds, rank=kind.latest[0].rank)
 
 
 def _behind(work: Numbers, row: int) -> Numbers:

@@ -9,8 +9,8 @@ import pytest
 from benchmarks.published.shared_cores import Cores, simulate_shared
 from engine.schedules.actions import Costs
 from engine.schedules.registry import SCHEDULES, plan
+from tests.support.predict.instant import instant
 from tuning.predict.simulation.event_loop import simulate
-from tuning.predict.simulation.machine import instant
 from tuning.predict.simulation.step import OWN, Collective, CollectiveGroup, RankTraffic, Step
 from tuning.predict.traffic.calls import Join
 

@@ -263,7 +263,7 @@ def leader_of(state: StudyState, file: StudyFile) -> Leader | None:
         seconds = told["step_seconds"]
         rate = 1 / seconds if seconds and not file.turns_work else None
     scale = rate and rate / (best.value or 1.0)
-    return Leader(best.number, tuple(scale * one for one in best.samples)) if scale else None
+    return Leader(best.number, tuple(scale * sample for sample in best.samples)) if scale else None
 
 
 def _may_race(trial: Trial, state: StudyState, file: StudyFile) -> bool:

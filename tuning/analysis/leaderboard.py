@@ -238,7 +238,7 @@ def level_trial(state: StudyState, trial: Trial, file: StudyFile) -> Trial:
 
 def loss_checks(state: StudyState) -> list[Trial]:
     """What measured the loss of a live study's leaders again, and told it."""
-    return state.once("loss checks", None, lambda: [one for one in state.trials if _tells_loss(one)])
+    return state.once("loss checks", None, lambda: [trial for trial in state.trials if _tells_loss(trial)])
 
 
 def _tells_loss(trial: Trial) -> bool:
@@ -249,7 +249,7 @@ def _last_loss(state: StudyState, trial: Trial, file: StudyFile) -> Trial:
     """The trial, or who measured later what loses as much: after more steps of the run more is known."""
     space = file.search_space
     mine = space.base_values | trial.config
-    later = [one for one in loss_checks(state) if one.number >= trial.number]
+    later = [check for check in loss_checks(state) if check.number >= trial.number]
     same = [one for one in later if loses_alike(space.base_values | one.config, mine)]
     return same[-1] if same else trial
 

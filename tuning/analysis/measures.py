@@ -70,7 +70,7 @@ def measures(summary: RunSummary, aim: Aim, limit_gib: float | None) -> dict[str
     memory that stayed free. ``aim`` has what the study knows beside the run: the loss to reach, the price.
     """
     aims = [Aim(name, aim.target_loss, aim.currency, aim.per_gpu_hour) for name in KNOWN]
-    found = {one.name: document(measure(summary, one), one, _reason(summary, one)) for one in aims}
+    found = {aim.name: document(measure(summary, aim), aim, _reason(summary, aim)) for aim in aims}
     free = headroom(summary, limit_gib)
     reason = "" if free is not None else "the memory of ranks, or what they have of it, was not recorded"
     return found | {MEMORY_HEADROOM: {"value": free, "low": None, "high": None, "reason": reason}}

@@ -158,7 +158,7 @@ class StatusWriter:
             budget=budgets.document(study, self.file, self.state),
             continues=list(study.continues),
             continued_in=(study.successor or {}).get("name"),
-            skipped_illegal=sum(each.skipped_illegal for each in study.trials),
+            skipped_illegal=sum(trial.skipped_illegal for trial in study.trials),
             optuna_lag=self.lag,
             updated_unix=time.time(),
         )

@@ -159,7 +159,7 @@ def _widen_knob(file: StudyFile, key: str, given: Any) -> Knob:
     else:
         document = list(dict.fromkeys((*(knob.choices if knob else ()), *values)))
     tree = {"name": file.name, "ranks": file.ranks, "base": file.base}
-    space = {each.key: each.document() for each in file.knobs} | {key: document}
+    space = {knob.key: knob.document() for knob in file.knobs} | {key: document}
     return study_file.parse(tree | {"space": space}).search_space.by_key[key]
 
 

@@ -90,12 +90,12 @@ def select_runs(runs: Sequence[FinishedRun], target: Target, here: Fingerprint) 
     """Those that ran whole, on this machine as it is set up now, with nothing that is not modelled."""
     groups, left_out = dict[tuple[Any, ...], list[Run]](), list[ExcludedRun]()
     ours = here.as_dict()
-    for one in runs:
-        reason = why_not(one, target, ours)
-        if reason is None and one.trial is not None:
-            groups.setdefault(_key(one.trial.config), []).append(Run(one.run, one.trial))
+    for run in runs:
+        reason = why_not(run, target, ours)
+        if reason is None and run.trial is not None:
+            groups.setdefault(_key(run.trial.config), []).append(Run(run.run, run.trial))
         else:
-            left_out.append(ExcludedRun(one.run, reason or one.reason))
+            left_out.append(ExcludedRun(run.run, reason or run.reason))
     return RunGroups(list(groups.values()), left_out)
 
 
@@ -200,7 +200,9 @@ def learn_target(target: Target, runs: Sequence[FinishedRun], here: Fingerprint)
 
 def _contradictory_or_old(groups: Groups, contradictions: Sequence[Contradiction]) -> list[ExcludedRun]:
     """Runs that contradict each other, and those of all but the newest configurations."""
-    contradictory = [ExcludedRun(run.id, str(one)) for one in contradictions for run in one]
+    contradictory = [
+        ExcludedRun(run.id, str(contradiction)) for contradiction in contradictions for run in contradiction
+    ]
     why_old = f"is older than the {_MOST} newest configurations"
     return contradictory + [ExcludedRun(run.id, why_old) for run in _flatten(groups[:-_MOST])]
 
@@ -209,9 +211,9 @@ def summarize_runs(groups: Groups, target: Target) -> TrialMeasurements:
     """Medians of runs alike, on the machine as each configuration's ranks have it; layouts are held out as a whole."""
     configs = [group[0].config for group in groups]
     seats = [target.adapt_to_config(config) for config in configs]
-    machines = [one.machine(config.precision) for one, config in zip(seats, configs, strict=True)]
+    machines = [seat.machine(config.precision) for seat, config in zip(seats, configs, strict=True)]
     seconds = np.array([np.median([run.trial.seconds for run in group]) for group in groups])
-    cases = cases_of(configs, [one.devices_per_node for one in seats])
+    cases = cases_of(configs, [seat.devices_per_node for seat in seats])
     return TrialMeasurements(cases, join_machines(machines), seconds, _parts(groups))
 
 
@@ -236,7 +238,7 @@ def _fit_target(target: Target, of: TrialMeasurements) -> Target:
         target,
         calibrated=calibrated,
         unsure=_uncertainty(calibrated, told.layouts),
-        notes=(note, *(one for one in target.notes if one != BELIEVED_HERE)),
+        notes=(note, *(note for note in target.notes if note != BELIEVED_HERE)),
         constants_source=f"fitted to {told.runs:,} finished runs of this machine",
         experience=replace(told, error=error),
     )
@@ -289,7 +291,7 @@ def _too_few(told: Experience) -> str:
 
 def _of_left_out(told: Experience, contradictions: Sequence[Contradiction]) -> Iterator[str]:
     yield from map(str, contradictions[:_TOLD])
-    both = {run.id for one in contradictions for run in one}
+    both = {run.id for contradiction in contradictions for run in contradiction}
     reasons = Counter(one.reason for one in told.left_out if one.run not in both)
     rest = len(contradictions) - _TOLD
     if rest > 0:

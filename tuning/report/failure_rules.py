@@ -86,7 +86,9 @@ def learn(cases: Sequence[Case]) -> list[Rule]:
         if rule is None:
             break
         found.append(rule)
-        left = [case for case in left if not all(each.holds(case.settings) for each in rule.conditions)]
+        left = [
+            case for case in left if not all(condition.holds(case.settings) for condition in rule.conditions)
+        ]
     return found
 
 

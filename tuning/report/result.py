@@ -243,7 +243,7 @@ def _phases(state: StudyState, file: StudyFile) -> list[PhaseRow]:
     drawn: dict[str, list[int]] = {}
     for trial in state.trials:
         drawn.setdefault(trial.turned, []).append(trial.number)
-    now = {each.name: list(each.keys) for each in phases.phases(state, file)}
+    now = {phase.name: list(phase.keys) for phase in phases.phases(state, file)}
     names = [name for name in phases.SHARES if name in now or name in drawn]
     return [PhaseRow(name, now.get(name, []), drawn.get(name, [])) for name in names]
 

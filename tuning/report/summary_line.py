@@ -63,7 +63,7 @@ def none_keeps(document: StudyResult) -> str | None:
     def misses(row: TrialRow) -> float:
         return sum(max(limit.violation or 0.0, 0.0) for limit in row.limits)
 
-    value, nearest = min(rows, key=lambda one: (misses(one[1]), -one[0]))
+    value, nearest = min(rows, key=lambda row: (misses(row[1]), -row[0]))
     words = f"{nearest.label} with {document.aim.words(value)}"
     none = f"none of {len(rows)} measured configurations meets every constraint"
     return f"{none}; the nearest, {words}: {broken_constraints(nearest)}"

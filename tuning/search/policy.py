@@ -118,8 +118,8 @@ def is_wanted(point: Point, state: StudyState, file: StudyFile) -> bool:
     if not is_lossy(values):
         return True
     if any(
-        loses_as_much(values, space.base_values | one.config)
-        for one in leaderboard.forbidden_trials(state, file)
+        loses_as_much(values, space.base_values | trial.config)
+        for trial in leaderboard.forbidden_trials(state, file)
     ):
         return False
     if file.in_time or _usual_steps(state, file) >= file.guard.min_steps:
@@ -198,7 +198,7 @@ def _less_lossy(state: StudyState, file: StudyFile) -> Step | None:
     """
     space, best = file.search_space, leaderboard.make_leaderboard(state, file).best
     known, open_now = leaderboard.visited_keys(state, space), effective_config.build_mask(state, space)
-    for loser in sorted(leaderboard.forbidden_trials(state, file), key=lambda one: -(one.value or 0.0)):
+    for loser in sorted(leaderboard.forbidden_trials(state, file), key=lambda trial: -(trial.value or 0.0)):
         if best is not None and (loser.value or 0.0) <= (best.value or 0.0):
             return None
         for point in space.less_lossy(loser.config):
@@ -269,7 +269,9 @@ def _ended_for_nothing(state: StudyState, file: StudyFile) -> Trial | None:
     where there is no time for one, and of what nobody wants to be searched any more.
     """
     failed = [
-        one.number for one in leaderboard.loss_checks(state) if leaderboard.is_ruled_out(state, one, file)
+        check.number
+        for check in leaderboard.loss_checks(state)
+        if leaderboard.is_ruled_out(state, check, file)
     ]
     if not failed or is_spent(state, file):
         return None

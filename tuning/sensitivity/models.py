@@ -366,15 +366,17 @@ def _neighbours(
         return []
     space, rows = file.search_space, []
     here = fitted.found.predict(fitted.columns.encode([data.knobs_at(space, winner)]))[0]
-    for one in neighbours(state, file):
-        if one.config is None or one.stands != "unknown":
+    for neighbour in neighbours(state, file):
+        if neighbour.config is None or neighbour.stands != "unknown":
             continue
-        point = space.base_values | one.config
+        point = space.base_values | neighbour.config
         if not fitted.columns.know(point):
             continue
         gap = float(fitted.found.predict(fitted.columns.encode([point]))[0] - here)
         loss, low, high = (100 * float(-np.expm1(gap + sign * fitted.found.error)) for sign in (0, 1, -1))
-        rows.append(PredictedNeighbour(one.key, one.value, _chance(fails, point), loss, low, high))
+        rows.append(
+            PredictedNeighbour(neighbour.key, neighbour.value, _chance(fails, point), loss, low, high)
+        )
     return rows
 
 

@@ -137,8 +137,11 @@ def _neighbours(state: StudyState, file: StudyFile, shap: AnalysisResult[Shap]) 
     holds = found is not None and best is not None and found.winner == best.trial
     predicted = found.neighbours if found and holds else ()
     words = {(row.key, str(row.value)): row for row in predicted}
-    rows = [_with_word(one, words.get((one.key, str(one.value))), shap) for one in neighbours(state, file)]
-    return sorted(rows, key=lambda one: one.place)
+    rows = [
+        _with_word(neighbour, words.get((neighbour.key, str(neighbour.value))), shap)
+        for neighbour in neighbours(state, file)
+    ]
+    return sorted(rows, key=lambda row: row.place)
 
 
 def _with_word(one: Neighbour, word: PredictedNeighbour | None, shap: AnalysisResult[Shap]) -> Neighbour:

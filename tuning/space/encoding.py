@@ -96,7 +96,9 @@ class Encoding:
 
     def distance(self, one: dict[str, Any], other: dict[str, Any]) -> float:
         """How unlike two draws are, summed over what both have: 1 for another category, else the part of the range."""
-        both = (each for each in self.parameters if each.name in one and each.name in other)
+        both = (
+            parameter for parameter in self.parameters if parameter.name in one and parameter.name in other
+        )
         return sum(
             _parameter_distance(parameter, one[parameter.name], other[parameter.name]) for parameter in both
         )

@@ -55,7 +55,9 @@ def fitting_tries(space: Space, trials: int) -> Tries:
             saving[key] = least_memory(knob.grid())
             found += _tries(space, plain | saving, f"to fit first: {words}")
     start, first = space.degrees(space.baseline[0]), _first_degree(space)
-    for degrees in sorted(space.layouts, key=lambda one: (prod(one[first:]), one[:first]), reverse=True):
+    for degrees in sorted(
+        space.layouts, key=lambda layout: (prod(layout[first:]), layout[:first]), reverse=True
+    ):
         if degrees != start:
             point = plain | dict(zip(space.layout_keys, degrees, strict=True)) | saving
             found += _tries(space, point, "to fit first: the model split")

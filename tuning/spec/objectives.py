@@ -76,7 +76,7 @@ KNOWN: dict[Name, Objective] = {
 }  # fmt: skip
 
 
-__all__ = ["Aim", "Name", "check_loss_after", "find_aim", "likelihood", "store_seconds", "text"]
+__all__ = ["Aim", "Name", "check_loss_after", "find_aim", "likelihood", "text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +168,6 @@ def check_loss_after(aims: Sequence[Aim], train: Train, own: bool) -> None:
     if not own:
         remedy = "is of runs of this project's engine from beginning to end; ask for tokens_per_second here"
         raise InputError("objective", "loss_at_seconds", remedy)
-
-
-def store_seconds(seconds: float) -> float:
-    """How a time is kept."""
-    return KNOWN["time_to_loss"].kept / seconds
 
 
 def likelihood(probability: float) -> str:

@@ -180,12 +180,12 @@ def run_of(home: Path, text: str) -> Target:
 def compare(home: Path, views: Sequence[RunView]) -> Comparison:
     """Runs with what they measured (:func:`workbench.home.runs.add_numbers_so_far`), the first one as the measure."""
     values = [values_of(view.folder) for view in views]
-    keys = dict.fromkeys(key for one in values for key in one)
-    different = [key for key in keys if any(one.get(key) != values[0].get(key) for one in values)]
+    keys = dict.fromkeys(key for value in values for key in value)
+    different = [key for key in keys if any(value.get(key) != values[0].get(key) for value in values)]
     sides = [_side(view, views[0]) for view in views]
     return Comparison(
         runs=sides,
-        differences=[Difference(key, [one.get(key) for one in values]) for key in different],
+        differences=[Difference(key, [value.get(key) for value in values]) for key in different],
         same_keys=len(keys) - len(different),
         phases=_phases(views, sides),
         collectives=_collectives(views, sides),

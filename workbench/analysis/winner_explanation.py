@@ -224,15 +224,21 @@ def _mean_summary(home: Path, runs: Sequence[str]) -> Summary | None:
     summaries = [one for one in read if one.get("phases") and one.get("tokens_per_step")]
     if not summaries:
         return None
-    steps = [sum(one["phases"].values()) + (one.get("between_seconds") or 0.0) for one in summaries]
+    steps = [
+        sum(summary["phases"].values()) + (summary.get("between_seconds") or 0.0) for summary in summaries
+    ]
     scale = geometric_mean(steps) / fmean(steps) if min(steps) > 0 else 1.0
-    sent = [one["wire_bytes_per_step"] for one in summaries if one.get("wire_bytes_per_step") is not None]
+    sent = [
+        summary["wire_bytes_per_step"]
+        for summary in summaries
+        if summary.get("wire_bytes_per_step") is not None
+    ]
     return summaries[0] | {
-        "phases": _means([one["phases"] for one in summaries], scale),
+        "phases": _means([summary["phases"] for summary in summaries], scale),
         "exposed_seconds_by_axis": _means(
-            [one.get("exposed_seconds_by_axis") or {} for one in summaries], scale
+            [summary.get("exposed_seconds_by_axis") or {} for summary in summaries], scale
         ),
-        "between_seconds": scale * fmean(one.get("between_seconds") or 0.0 for one in summaries),
+        "between_seconds": scale * fmean(summary.get("between_seconds") or 0.0 for summary in summaries),
         "wire_bytes_per_step": fmean(sent) if sent else None,
         "runs": len(summaries),
     }

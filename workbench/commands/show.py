@@ -229,7 +229,7 @@ def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
         print_run(result_console(), view, stall)
         # Why there is no calibration stands beside the share of the peak already.
         if reached is not None and (
-            reached.fraction is not None or any(one.fitted for one in reached.collectives)
+            reached.fraction is not None or any(collective.fitted for collective in reached.collectives)
         ):
             result_console().print(roofline_note(reached), markup=False, soft_wrap=True)
     return 0

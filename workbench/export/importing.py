@@ -59,9 +59,9 @@ def read_text(form: Format, text: str, ranks: int | None, sets: Mapping[str, Any
     values = form.settings(document, count)
     if ranks and said and ranks != said:
         raise InputError("--ranks", ranks, f"the file is for {several(said, 'ranks')}; leave it out")
-    values = {key: one for key, one in values.items() if one is not None or USUAL[key] is not None} | dict(
-        sets
-    )
+    values = {
+        key: value for key, value in values.items() if value is not None or USUAL[key] is not None
+    } | dict(sets)
     config = RunConfig().with_values(_with_batch(values))
     try:
         rules.check(config)

@@ -167,7 +167,7 @@ def latest(table: Table, key: str | None, before: Readings) -> Readings:
     if not len(table):
         return before
     left_out = (*_TIMES, "step", key)
-    names = [each.name for each in fields(table.record_class) if each.name not in left_out]
+    names = [field.name for field in fields(table.record_class) if field.name not in left_out]
     columns = {name: table.column(name) for name in names}
     numbers = {name: column for name, column in columns.items() if column.dtype.kind in "iuf"}
     times = table.column("time_unix").filled(0.0)

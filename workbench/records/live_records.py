@@ -100,12 +100,12 @@ class _Series:
 
     def add(self, table: Table) -> None:
         rows = {}
-        for one in fields(table.record_class):
-            values = fill_missing(table, one.name)
+        for field in fields(table.record_class):
+            values = fill_missing(table, field.name)
             if values.dtype.kind == "U":
-                self._texts.add(one.name)
+                self._texts.add(field.name)
                 values = self._words.numbers(values)
-            rows[one.name] = values
+            rows[field.name] = values
         self.new = join_records(self.new, rows)
 
     def columns(self) -> Columns:
@@ -372,7 +372,7 @@ def _lines(ranks: Sequence[Rows]) -> list[tuple[Array, Array]]:
 
 def _losses(ranks: Iterable[Rows]) -> tuple[Array, Array]:
     rows = list(ranks)
-    steps = np.concatenate([one["step"] for one in rows]) if rows else np.empty(0, np.int64)
-    losses = np.concatenate([one["loss"] for one in rows]).astype(float) if rows else np.empty(0)
+    steps = np.concatenate([row["step"] for row in rows]) if rows else np.empty(0, np.int64)
+    losses = np.concatenate([row["loss"] for row in rows]).astype(float) if rows else np.empty(0)
     known = np.isfinite(losses)
     return means_by_step(steps[known], losses[known])

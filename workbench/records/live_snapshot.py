@@ -316,7 +316,7 @@ class LiveRun:
 
     def _problems(self) -> list[str]:
         tails = [stream.tail for stream in self._streams.values()]
-        tails += [*self._step_tails.values(), *(one.tail for one in self._collectives.values())]
+        tails += [*self._step_tails.values(), *(collective.tail for collective in self._collectives.values())]
         problems = [problem for tail in tails for problem in tail.problems]
         return problems + unknown_streams(self._records)
 

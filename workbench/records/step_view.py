@@ -90,7 +90,7 @@ def step_view(folder: Path, step: int, rank: int | None = None, call: str | None
     groups, clocks = groups_of(run_folder.read_json(folder / run_folder.CONFIG)), clocks_of(records)
     if rank is None:
         return StepView(folder.name, step, ranks, slowest=_slowest(records, step, groups, clocks))
-    if rank not in {one.rank for one in ranks}:
+    if rank not in {rank.rank for rank in ranks}:
         first, last = ranks[0].rank, ranks[-1].rank
         raise InputError(
             RANK, rank, f"no such rank recorded step {step:,}; those that did: {first} to {last}"
@@ -114,7 +114,7 @@ def _slowest(
 
 def _call(calls: Sequence[CollectiveCall], text: str, step: int, rank: int) -> CollectiveCall:
     key = call_key(text)
-    found = next((one for one in calls if one.key == key), None)
+    found = next((call for call in calls if call.key == key), None)
     if found is not None:
         return found
     if not calls:
@@ -122,7 +122,7 @@ def _call(calls: Sequence[CollectiveCall], text: str, step: int, rank: int) -> C
     elif key is None:
         remedy = f"write it as AXIS.OPERATION.NUMBER, for example {calls[0].key.link_text()}"
     else:
-        kinds = {(one.axis, one.operation): one.number + 1 for one in calls}
+        kinds = {(call.axis, call.operation): call.number + 1 for call in calls}
         held = [CallKey(*kind, count - 1).link_text() for kind, count in kinds.items()]
         remedy = f"rank {rank:,} made others in step {step:,}, up to {', '.join(held)}"
     raise InputError(CALL, text, remedy)

@@ -19,7 +19,6 @@ from engine.run import child_process
 from workbench.home.settings import HOME_VARIABLE
 from workbench.services import access
 
-DEFAULT_PORT = 8501
 START_SECONDS = 60.0
 _LAST_PORT = 65_535
 _TAKEN = errno.EADDRINUSE

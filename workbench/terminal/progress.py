@@ -195,7 +195,7 @@ class StudyProgress(ProgressBar):
 
     def _report_round(self) -> None:
         aim, first = self._file.aim, self._windows[0]
-        values = ", ".join(f"trial {each.confirms} {aim.words(each.value)}" for each in self._windows)
+        values = ", ".join(f"trial {window.confirms} {aim.words(window.value)}" for window in self._windows)
         self.say(f"measured again, round {(first.round or 0) + 1}: {values}")
         self._windows = []
 

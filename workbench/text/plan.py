@@ -101,7 +101,7 @@ def layout_columns(rows: Sequence[Forecast], record: Record | None) -> list[Colu
             PERCENT,
             "The probability that a rank runs out of memory.",
         ),
-        Column("mostly", [", ".join(one.words for one in row.limits[:2]) for row in rows]),
+        Column("mostly", [", ".join(limit.words for limit in row.limits[:2]) for row in rows]),
     ]
 
 
@@ -267,8 +267,8 @@ def placement_lines(found: PlacementReport | None, orders: bool = True) -> Itera
     if found.values and found.configured_seconds is not None:
         yield f"  as configured: {words.seconds(sum(found.configured_seconds.values()))} a step, nothing hidden"
     if orders and len(found.alternatives) > 1:
-        text = milliseconds(one.total for one in found.alternatives).text
-        told = [f"{nesting(one)} {text(one.total)}" for one in found.alternatives]
+        text = milliseconds(alternative.total for alternative in found.alternatives).text
+        told = [f"{nesting(alternative)} {text(alternative.total)}" for alternative in found.alternatives]
         yield f"  axis inside axis, the outermost first: {', '.join(told)}"
 
 
@@ -281,16 +281,16 @@ def nesting(one: Alternative) -> str:
 def alternative_columns(found: PlacementReport) -> list[Column]:
     """One line for each way to nest the axes, the fastest first."""
     rows = found.alternatives
-    axes = [axis for axis in found.seconds if any(one.seconds[axis] > 0 for one in rows)]
-    unit = milliseconds(one.seconds[axis] for one in rows for axis in axes)
+    axes = [axis for axis in found.seconds if any(row.seconds[axis] > 0 for row in rows)]
+    unit = milliseconds(row.seconds[axis] for row in rows for axis in axes)
     crossing = [
-        ", ".join(f"{axis} {count:,}" for axis, count in one.crossing.items() if count) or "none"
-        for one in rows
+        ", ".join(f"{axis} {count:,}" for axis, count in row.crossing.items() if count) or "none"
+        for row in rows
     ]
     return [
-        Column("axis inside axis", [nesting(one) for one in rows]),
-        Column("sum", [one.total for one in rows], unit, _SUM_HELP),
-        *(Column(axis, [one.seconds[axis] for one in rows], unit) for axis in axes),
+        Column("axis inside axis", [nesting(row) for row in rows]),
+        Column("sum", [row.total for row in rows], unit, _SUM_HELP),
+        *(Column(axis, [row.seconds[axis] for row in rows], unit) for axis in axes),
         Column("groups across islands", crossing),
     ]
 

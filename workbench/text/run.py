@@ -86,8 +86,8 @@ def shared_documents(groups: Sequence[SequenceGroupRow], plans: Sequence[Sequenc
     degrees = sorted({row.degree for row in groups})
     steps, tokens = len({row.step for row in groups}), sum(row.tokens for row in groups)
     shares = ", ".join(
-        f"{words.percent(sum(row.tokens for row in groups if row.degree == one) / tokens)} to groups of {one}"
-        for one in degrees
+        f"{words.percent(sum(row.tokens for row in groups if row.degree == degree) / tokens)} to groups of {degree}"
+        for degree in degrees
     )
     off = sum(abs(row.planned_seconds / row.seconds - 1) for row in groups if row.seconds) / len(groups)
     text = (
@@ -432,6 +432,6 @@ def so_far(summary: RunSummary) -> str:
 def minor_findings_text(findings: Sequence[Verdict]) -> str:
     """Findings that are not above their thresholds, in one line."""
     return ", ".join(
-        f"{words.bottleneck(each.name, each.axis)} {words.percent(each.share, 1)} ({limit(each)})"
-        for each in findings
+        f"{words.bottleneck(finding.name, finding.axis)} {words.percent(finding.share, 1)} ({limit(finding)})"
+        for finding in findings
     )

@@ -287,7 +287,7 @@ def partial_products(row: PartialProductsRow) -> str:
 
 def update(row: UpdateRow) -> str:
     """What is trained, and in how many bytes."""
-    trained = [one for one in row.layers if one.trained_channels]
+    trained = [layer for layer in row.layers if layer.trained_channels]
     parts = ", ".join(f"{name} {_kib(size)}" for name, size in row.formula_bytes.items())
     used, counted = sum(row.formula_bytes.values()), sum(row.counted_bytes.values())
     told = f"; counted: {_kib(counted)}" if row.counted_bytes else ""
@@ -295,8 +295,8 @@ def update(row: UpdateRow) -> str:
         told = "; as many were counted"
     return (
         f"{row.way}: weights of {len(trained)} of {len(row.layers)} layers, biases of "
-        f"{sum(one.biases for one in row.layers)}, in {_kib(used)} of {_kib(row.budget_bytes)} ({parts}{told}); a data "
-        f"rank sends {_kib(row.sent_bytes)}"
+        f"{sum(layer.biases for layer in row.layers)}, in {_kib(used)} of {_kib(row.budget_bytes)} ({parts}{told}); a "
+        f"data rank sends {_kib(row.sent_bytes)}"
     )
 
 
@@ -308,11 +308,11 @@ def update_columns(row: UpdateRow) -> list[Column]:
     """What is trained of each layer."""
     layers = row.layers
     return [
-        Column("layer", [one.name for one in layers]),
-        Column("output channels", [one.channels for one in layers], COUNT),
-        Column("their weights trained", [one.trained_channels for one in layers], COUNT),
-        Column("biases trained", ["yes" if one.biases else "no" for one in layers]),
-        Column("lower loss", [one.gain for one in layers], RATIO,
+        Column("layer", [layer.name for layer in layers]),
+        Column("output channels", [layer.channels for layer in layers], COUNT),
+        Column("their weights trained", [layer.trained_channels for layer in layers], COUNT),
+        Column("biases trained", ["yes" if layer.biases else "no" for layer in layers]),
+        Column("lower loss", [layer.gain for layer in layers], RATIO,
                "By how much more these weights lowered the held-out loss, with biases and head alone, than those did."),
     ]  # fmt: skip
 
@@ -391,7 +391,7 @@ def gap_columns(rows: Sequence[GapRow]) -> list[Column]:
 
 def memory_plan(row: MemoryPlanRow) -> str:
     """What a stage does with the activations of its blocks, and what that is worth."""
-    blocks = ", ".join(_stretch(*one) for one in stretches(row))
+    blocks = ", ".join(_stretch(*stretch) for stretch in stretches(row))
     beside = "no way to treat all blocks alike fits"
     if set(row.actions) == {row.uniform}:
         beside = "as all blocks alike"

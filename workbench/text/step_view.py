@@ -65,12 +65,12 @@ def call_columns(calls: Sequence[CollectiveCall], rank: int) -> list[Column]:
 def collective_call_columns(call: CollectiveCall, hosts: Mapping[int, str | None]) -> list[Column]:
     """One line for each rank of a call."""
     return [
-        Column("rank", [one.rank for one in call.ranks], COUNT),
-        Column("host", [hosts.get(one.rank) for one in call.ranks]),
-        Column("issued", [one.issued for one in call.ranks], _FINELY, ISSUED),
-        Column("waited for others", [one.waited_seconds for one in call.ranks], _FINELY, WAITED),
-        Column("ended", [one.ended for one in call.ranks], _FINELY, SINCE),
-        Column("stood still", [one.exposed_seconds for one in call.ranks], _FINELY, STOOD),
+        Column("rank", [rank.rank for rank in call.ranks], COUNT),
+        Column("host", [hosts.get(rank.rank) for rank in call.ranks]),
+        Column("issued", [rank.issued for rank in call.ranks], _FINELY, ISSUED),
+        Column("waited for others", [rank.waited_seconds for rank in call.ranks], _FINELY, WAITED),
+        Column("ended", [rank.ended for rank in call.ranks], _FINELY, SINCE),
+        Column("stood still", [rank.exposed_seconds for rank in call.ranks], _FINELY, STOOD),
     ]
 
 

@@ -12,9 +12,9 @@ from engine.compression.randomness import RandomStreams, ranges_of
 class Cast(Method):
     """All-reduce in fp16 or bf16; divided before the sum so that it cannot overflow earlier than one value would."""
 
-    def __init__(self, given: MethodInput, dtype: torch.dtype) -> None:
-        self._link, self._runs = given.link, given.partition.runs
-        self._narrow = given.content.flat.new_empty(sum(run.count for run in self._runs), dtype=dtype)
+    def __init__(self, inputs: MethodInput, dtype: torch.dtype) -> None:
+        self._link, self._runs = inputs.link, inputs.partition.runs
+        self._narrow = inputs.content.flat.new_empty(sum(run.count for run in self._runs), dtype=dtype)
 
     def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
         """Average through a narrow copy."""
@@ -38,11 +38,11 @@ class Cast(Method):
                 block.sub_(to.to(block.dtype), alpha=self._link.size)
 
 
-def fp16(given: MethodInput) -> Method:
+def fp16(inputs: MethodInput) -> Method:
     """Half precision with ten bits after the point."""
-    return Cast(given, torch.float16)
+    return Cast(inputs, torch.float16)
 
 
-def bf16(given: MethodInput) -> Method:
+def bf16(inputs: MethodInput) -> Method:
     """The range of fp32 with seven bits after the point."""
-    return Cast(given, torch.bfloat16)
+    return Cast(inputs, torch.bfloat16)

@@ -40,31 +40,35 @@ class PowerSgd(Method):
     buckets wait for the first message of each before they send the second, so no order can differ between ranks.
     """
 
-    def __init__(self, given: MethodInput) -> None:
-        self._link, flat, known = given.link, given.content.flat, given.factors
-        asked = [(part, int(run.value or 0)) for run in given.partition.runs for part in run.parts]
-        shapes = [matrices(part.shape) for part, _ in asked]
-        self._p = flat.new_zeros(sum(b * n * r for (b, n, _), (_, r) in zip(shapes, asked, strict=True)))
-        self._q = flat.new_zeros(sum(b * m * r for (b, _, m), (_, r) in zip(shapes, asked, strict=True)))
-        self._all = list(self._slice_factors(asked))
-        for one in self._all:
-            _begin(one.q, one.part.name, given.streams, known.get(one.part.name))
-            known[one.part.name] = one.q
+    def __init__(self, inputs: MethodInput) -> None:
+        self._link, flat, earlier = inputs.link, inputs.content.flat, inputs.factors
+        ranks_of_parts = [(part, int(run.value or 0)) for run in inputs.partition.runs for part in run.parts]
+        shapes = [matrices(part.shape) for part, _ in ranks_of_parts]
+        self._p = flat.new_zeros(
+            sum(b * n * r for (b, n, _), (_, r) in zip(shapes, ranks_of_parts, strict=True))
+        )
+        self._q = flat.new_zeros(
+            sum(b * m * r for (b, _, m), (_, r) in zip(shapes, ranks_of_parts, strict=True))
+        )
+        self._all = list(self._slice_factors(ranks_of_parts))
+        for factors in self._all:
+            _begin(factors.q, factors.part.name, inputs.streams, earlier.get(factors.part.name))
+            earlier[factors.part.name] = factors.q
 
     def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
         """One message of all P, one of all Q."""
-        for one in self._all:
-            torch.matmul(one.view_matrices(values), one.q.mT, out=one.p)
+        for factors in self._all:
+            torch.matmul(factors.view_matrices(values), factors.q.mT, out=factors.p)
         yield self._link.all_reduce(self._p)
-        for one in self._all:
-            one.p.copy_(torch.linalg.qr(one.p).Q)
-            torch.matmul(one.p.mT, one.view_matrices(values), out=one.q)
+        for factors in self._all:
+            factors.p.copy_(torch.linalg.qr(factors.p).Q)
+            torch.matmul(factors.p.mT, factors.view_matrices(values), out=factors.q)
         yield self._link.all_reduce(self._q.div_(self._link.size))
-        for one in self._all:
-            average = one.view_matrices(flat)
+        for factors in self._all:
+            average = factors.view_matrices(flat)
             if values is not flat:
-                one.view_matrices(values).baddbmm_(one.p, one.q, alpha=-1)
-            torch.matmul(one.p, one.q, out=average)
+                factors.view_matrices(values).baddbmm_(factors.p, factors.q, alpha=-1)
+            torch.matmul(factors.p, factors.q, out=average)
 
     def messages(self) -> list[Message]:
         """rank * (rows + columns) values a matrix, in fp32."""
@@ -73,12 +77,13 @@ class PowerSgd(Method):
     def state(self) -> list[MethodState]:
         """Q, with which the next step begins; the same on every rank."""
         return [
-            MethodState(one.part, "factor", one.q.view(-1), shape=tuple(one.q.shape)) for one in self._all
+            MethodState(factors.part, "factor", factors.q.view(-1), shape=tuple(factors.q.shape))
+            for factors in self._all
         ]
 
-    def _slice_factors(self, asked: list[tuple[Part, int]]) -> Iterator[_Factors]:
+    def _slice_factors(self, ranks_of_parts: list[tuple[Part, int]]) -> Iterator[_Factors]:
         p_at = q_at = 0
-        for part, rank in asked:
+        for part, rank in ranks_of_parts:
             batch, rows, columns = shape = matrices(part.shape)
             p_size, q_size = (batch, rows, rank), (batch, rank, columns)
             p = self._p[p_at : p_at + math.prod(p_size)].view(p_size)
@@ -97,8 +102,8 @@ def _begin(q: Tensor, name: str, streams: RandomStreams, earlier: Tensor | None)
     generator = streams.once(zlib.crc32(name.encode()))
     q.copy_(torch.randn(q.shape, generator=generator, device=q.device))
     if earlier is not None and (len(earlier), earlier.shape[2]) == (len(q), q.shape[2]):
-        kept = min(earlier.shape[1], q.shape[1])
-        q[:, :kept] = earlier[:, :kept]
+        columns = min(earlier.shape[1], q.shape[1])
+        q[:, :columns] = earlier[:, :columns]
 
 
 def low_rank_errors(
@@ -115,7 +120,7 @@ def low_rank_errors(
         x = _project(x, wanted)
     squares = torch.linalg.svdvals(x.double()).square_().sum(0).cumsum(0)
     best = [float(squares[min(rank, len(squares)) - 1]) for rank in ranks]
-    return [math.sqrt(max(0.0, whole - held)) for held in best]
+    return [math.sqrt(max(0.0, whole - explained)) for explained in best]
 
 
 def _project(x: Tensor, columns: int) -> Tensor:

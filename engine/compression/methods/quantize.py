@@ -42,8 +42,8 @@ class QuantizedReduceScatter(Method):
     its hierarchy. The bucket is cut into as many equal slices as there are ranks; of the others' no average is there.
     """
 
-    def __init__(self, given: MethodInput, codec_of: Codecs, noisy: bool) -> None:
-        link, content, partition = given.link, given.content, given.partition
+    def __init__(self, inputs: MethodInput, codec_of: Codecs, noisy: bool) -> None:
+        link, content, partition = inputs.link, inputs.content, inputs.partition
         self._link, self._index, self._noisy = link, content.index, noisy
         self._each = len(content.flat) // link.size
         self._stretches = [list(self._rank_stretches(rank, partition, codec_of)) for rank in range(link.size)]
@@ -55,14 +55,14 @@ class QuantizedReduceScatter(Method):
         """One message to each rank."""
         noise = self._noise(flat, streams)
         for stretches, messages in zip(self._stretches, self._sent.split(self._sizes), strict=True):
-            for one in stretches:
-                one.codec.encode(values[one.start : one.stop], one.message(messages), noise)
-        own = self._sizes[self._link.rank]
-        yield self._link.all_to_all(self._received, self._sent, [own] * self._link.size, self._sizes)
-        for one in self._stretches[self._link.rank]:
-            mean = flat[one.start : one.stop].zero_()
-            for messages in self._received.split(own):
-                one.codec.decode(one.message(messages), mean, share=1 / self._link.size)
+            for stretch in stretches:
+                stretch.codec.encode(values[stretch.start : stretch.stop], stretch.message(messages), noise)
+        own_size = self._sizes[self._link.rank]
+        yield self._link.all_to_all(self._received, self._sent, [own_size] * self._link.size, self._sizes)
+        for stretch in self._stretches[self._link.rank]:
+            mean = flat[stretch.start : stretch.stop].zero_()
+            for messages in self._received.split(own_size):
+                stretch.codec.decode(stretch.message(messages), mean, share=1 / self._link.size)
 
     def messages(self) -> list[Message]:
         """Each rank's slice to it, whatever it holds; this one's own counts as sent, as in any all-to-all."""
@@ -81,10 +81,12 @@ class QuantizedReduceScatter(Method):
         """One block for all blocks: each value is rounded without bias, if not on its own."""
         if not self._noisy:
             return None
-        stretches = [one for stretches in self._stretches for one in stretches]
-        longest = max([max(one.stop - one.start, one.codec.length) for one in stretches], default=0)
+        stretches = [stretch for stretches in self._stretches for stretch in stretches]
+        longest = max(
+            [max(stretch.stop - stretch.start, stretch.codec.length) for stretch in stretches], default=0
+        )
         count = (
-            max(BLOCK_VALUES, *(one.codec.length for one in stretches))
+            max(BLOCK_VALUES, *(stretch.codec.length for stretch in stretches))
             if like.device.type == "cpu"
             else longest
         )
@@ -92,7 +94,7 @@ class QuantizedReduceScatter(Method):
 
 
 def _bytes(stretches: list[_Stretch]) -> int:
-    return sum(one.codec.size(one.stop - one.start) for one in stretches)
+    return sum(stretch.codec.size(stretch.stop - stretch.start) for stretch in stretches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +130,10 @@ class QuantizedAllReduce(Method):
     well: it is added to its share of the next average. All ranks decode the same messages, so they hold the same bits.
     """
 
-    def __init__(self, given: MethodInput, codec_of: Codecs, noisy: bool) -> None:
-        link, content, partition = given.link, given.content, given.partition
+    def __init__(self, inputs: MethodInput, codec_of: Codecs, noisy: bool) -> None:
+        link, content, partition = inputs.link, inputs.content, inputs.partition
         self._link, self._index, self._noisy = link, content.index, noisy
-        self._keeps = given.settings.error_feedback
+        self._keeps = inputs.settings.error_feedback
         self._shares = _share_out(partition.runs, codec_of, link.size)
         last = self._shares[-1]
         self._bytes = last.place + last.bytes
@@ -144,14 +146,14 @@ class QuantizedAllReduce(Method):
         """All runs share both messages."""
         noise = self._noise(flat, streams)
         for rank, message in enumerate(self._sent):
-            for one, (start, stop) in self._shares_of_rank(rank):
-                one.codec.encode(values[start:stop], one.message(message, stop - start), noise)
+            for shares, (start, stop) in self._shares_of_rank(rank):
+                shares.codec.encode(values[start:stop], shares.message(message, stop - start), noise)
         yield self._link.all_to_all(self._received.view(-1), self._sent.view(-1))
         self._sum(noise)
         yield self._link.all_gather(self._received.view(-1), self._average)
         for rank, message in enumerate(self._received):
-            for one, (start, stop) in self._shares_of_rank(rank):
-                one.codec.decode(one.message(message, stop - start), flat[start:stop])
+            for shares, (start, stop) in self._shares_of_rank(rank):
+                shares.codec.decode(shares.message(message, stop - start), flat[start:stop])
 
     def messages(self) -> list[Message]:
         """Each rank's shares to the others, and its average back."""
@@ -159,41 +161,43 @@ class QuantizedAllReduce(Method):
 
     def state(self) -> list[MethodState]:
         """What was left out of this rank's shares of averages, by parameter."""
-        return [kept for one in self._shares for kept in self._share_states(one)] if self._keeps else []
+        return (
+            [state for shares in self._shares for state in self._share_states(shares)] if self._keeps else []
+        )
 
     def merge_residual_into(self, memory: Tensor) -> None:
         """An error of the average is as many times as large in one rank's gradient as there are ranks."""
-        for one, (start, stop) in self._shares_of_rank(self._link.rank):
-            memory[start:stop].add_(self._mean_of(one, start, stop), alpha=self._link.size)
+        for shares, (start, stop) in self._shares_of_rank(self._link.rank):
+            memory[start:stop].add_(self._mean_of(shares, start, stop), alpha=self._link.size)
 
     def _sum(self, noise: Tensor | None) -> None:
         """Average this rank's shares, in the order of ranks, and code them again."""
         if not self._keeps:
             self._mean.zero_()
-        for one, (start, stop) in self._shares_of_rank(self._link.rank):
-            mean = self._mean_of(one, start, stop)
+        for shares, (start, stop) in self._shares_of_rank(self._link.rank):
+            mean = self._mean_of(shares, start, stop)
             for message in self._received:
-                one.codec.decode(one.message(message, stop - start), mean, share=1 / self._link.size)
-            one.codec.encode(mean, one.message(self._average, stop - start), noise)
+                shares.codec.decode(shares.message(message, stop - start), mean, share=1 / self._link.size)
+            shares.codec.encode(mean, shares.message(self._average, stop - start), noise)
 
     def _noise(self, like: Tensor, streams: RandomStreams) -> Tensor | None:
         """One block for all blocks and both codings: each value is rounded without bias, if not on its own."""
         if not self._noisy:
             return None
-        count = BLOCK_VALUES if like.device.type == "cpu" else max(one.each for one in self._shares)
-        longest = max(count, *(one.codec.length for one in self._shares))
+        count = BLOCK_VALUES if like.device.type == "cpu" else max(shares.each for shares in self._shares)
+        longest = max(count, *(shares.codec.length for shares in self._shares))
         return torch.rand(longest, generator=streams.own(self._index), device=like.device)
 
     def _shares_of_rank(self, rank: int) -> Iterator[tuple[_Shares, tuple[int, int]]]:
-        return ((one, one.share_range(rank)) for one in self._shares)
+        return ((shares, shares.share_range(rank)) for shares in self._shares)
 
-    def _mean_of(self, one: _Shares, start: int, stop: int) -> Tensor:
-        return self._mean[one.first : one.first + stop - start]
+    def _mean_of(self, shares: _Shares, start: int, stop: int) -> Tensor:
+        return self._mean[shares.first : shares.first + stop - start]
 
-    def _share_states(self, one: _Shares) -> Iterator[MethodState]:
-        start, stop = one.share_range(self._link.rank)
-        mean = self._mean_of(one, start, stop)
-        for part in one.run.parts:
+    def _share_states(self, shares: _Shares) -> Iterator[MethodState]:
+        start, stop = shares.share_range(self._link.rank)
+        mean = self._mean_of(shares, start, stop)
+        for part in shares.run.parts:
             first, last = max(start, part.start), min(stop, part.stop)
             if first < last:
                 yield MethodState(part, "mean", mean[first - start : last - start], first - part.start)
@@ -202,24 +206,26 @@ class QuantizedAllReduce(Method):
 def _share_out(runs: Sequence[Run], codec_of: Codecs, ranks: int) -> list[_Shares]:
     shares, place, first = list[_Shares](), 0, 0
     for run in runs:
-        each = 8 * -(-run.count // (8 * ranks))
-        shares.append(_Shares(run, codec_of(run.value), each, place, first))
-        place, first = place + shares[-1].bytes, first + each
+        share_values = 8 * -(-run.count // (8 * ranks))
+        shares.append(_Shares(run, codec_of(run.value), share_values, place, first))
+        place, first = place + shares[-1].bytes, first + share_values
     return shares
 
 
-def integers(given: MethodInput) -> Method:
+def integers(inputs: MethodInput) -> Method:
     """Integers of as many bits as a part's value says."""
-    codecs = _integer_codecs(given.settings)
-    return (QuantizedReduceScatter if given.one_way else QuantizedAllReduce)(
-        given, codecs, given.settings.stochastic
+    codecs = _integer_codecs(inputs.settings)
+    return (QuantizedReduceScatter if inputs.one_way else QuantizedAllReduce)(
+        inputs, codecs, inputs.settings.stochastic
     )
 
 
-def signs(given: MethodInput) -> Method:
+def signs(inputs: MethodInput) -> Method:
     """A bit a value, without noise: it has no other value to round to."""
-    rows = Signs(given.content.flat.device)
-    return QuantizedAllReduce(given, lambda value: RowCodec(rows, given.settings.bucket_values), noisy=False)
+    rows = Signs(inputs.content.flat.device)
+    return QuantizedAllReduce(
+        inputs, lambda value: RowCodec(rows, inputs.settings.bucket_values), noisy=False
+    )
 
 
 def _integer_codecs(settings: Settings) -> Codecs:
@@ -236,11 +242,11 @@ def rounding_errors(
 
 
 def _rounding_error(gradient: Tensor, codec: RowCodec, noisy: bool) -> float:
-    rest = gradient.clone()
-    message = torch.empty(codec.size(len(rest)), dtype=torch.uint8, device=rest.device)
+    residual = gradient.clone()
+    message = torch.empty(codec.size(len(residual)), dtype=torch.uint8, device=residual.device)
     noise = None
     if noisy:
-        length = max(BLOCK_VALUES if rest.device.type == "cpu" else len(rest), codec.length)
-        noise = torch.rand(length, generator=fixed_generator(rest), device=rest.device)
-    codec.encode(rest, message, noise)
-    return math.sqrt(float(sum_of_squares(rest)))
+        length = max(BLOCK_VALUES if residual.device.type == "cpu" else len(residual), codec.length)
+        noise = torch.rand(length, generator=fixed_generator(residual), device=residual.device)
+    codec.encode(residual, message, noise)
+    return math.sqrt(float(sum_of_squares(residual)))

@@ -166,8 +166,8 @@ class RowCodec:
         first, bits = self._scale_bytes(count), self._rows.bits
         every, codes = message[:first].view(torch.float32), message[first:]
         for span in self._ranges(count, message.device.type == "cpu"):
-            rows, each = -(-(span.stop - span.start) // span.width), span.width * bits // 8
-            lines = codes[span.code : span.code + rows * each].view(rows, each)
+            rows, row_bytes = -(-(span.stop - span.start) // span.width), span.width * bits // 8
+            lines = codes[span.code : span.code + rows * row_bytes].view(rows, row_bytes)
             yield span, every[span.row : span.row + rows], lines
 
     def _ranges(self, count: int, in_blocks: bool) -> Iterator[_Span]:
@@ -177,8 +177,8 @@ class RowCodec:
         for row in range(0, whole, block):
             stop = min(row + block, whole)
             yield _Span(row * length, stop * length, length, row, row * length * bits // 8)
-        if rest := count - whole * length:
-            yield _Span(whole * length, count, 8 * -(-rest // 8), whole, whole * length * bits // 8)
+        if remainder := count - whole * length:
+            yield _Span(whole * length, count, 8 * -(-remainder // 8), whole, whole * length * bits // 8)
 
     def _scale_bytes(self, count: int) -> int:
         return _SCALE_BYTES * -(-count // self.length)

@@ -26,11 +26,11 @@ class TopK(Method):
     words. The ranks' choices differ, so the average has up to ranks * k values; all others are zero.
     """
 
-    def __init__(self, given: MethodInput) -> None:
-        self._link, self._runs, self._index = given.link, given.partition.runs, given.content.index
+    def __init__(self, inputs: MethodInput) -> None:
+        self._link, self._runs, self._index = inputs.link, inputs.partition.runs, inputs.content.index
         self._counts = [sent_count(run.value, run.count) for run in self._runs]
-        self._message = given.content.flat.new_empty(2 * sum(self._counts), dtype=torch.int32)
-        self._everyone = self._message.new_empty(given.link.size * len(self._message))
+        self._message = inputs.content.flat.new_empty(2 * sum(self._counts), dtype=torch.int32)
+        self._everyone = self._message.new_empty(inputs.link.size * len(self._message))
 
     def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
         """Sum the ranks' selected values in the order of ranks."""
@@ -92,9 +92,9 @@ def _threshold(values: Tensor, count: int, generator: torch.Generator) -> Tensor
 
 def _pad_candidates(candidates: Tensor, count: int, length: int) -> Tensor:
     """Candidates, and the first places that are none."""
-    taken = torch.zeros(length, dtype=torch.bool, device=candidates.device)
-    taken[candidates] = True
-    others = (~taken).nonzero().view(-1)
+    is_taken = torch.zeros(length, dtype=torch.bool, device=candidates.device)
+    is_taken[candidates] = True
+    others = (~is_taken).nonzero().view(-1)
     return torch.cat((candidates, others[: count - len(candidates)]))
 
 
@@ -106,10 +106,10 @@ class RandomK(Method):
     not sent is added later, and they are not scaled.
     """
 
-    def __init__(self, given: MethodInput) -> None:
-        self._link, self._runs, self._index = given.link, given.partition.runs, given.content.index
+    def __init__(self, inputs: MethodInput) -> None:
+        self._link, self._runs, self._index = inputs.link, inputs.partition.runs, inputs.content.index
         self._counts = [sent_count(run.value, run.count) for run in self._runs]
-        self._message = given.content.flat.new_empty(sum(self._counts))
+        self._message = inputs.content.flat.new_empty(sum(self._counts))
         self._steps = [
             torch.arange(k, dtype=torch.float64, device=self._message.device) * (run.count / k)
             for k, run in zip(self._counts, self._runs, strict=True)
@@ -165,9 +165,9 @@ def top_k_errors(
         counts += torch.bincount(places, minlength=_BINS)
         energy += torch.bincount(places, block.double().square(), minlength=_BINS)
     counts, energy = counts.flip(0).cumsum(0).cpu(), energy.flip(0).cpu()
-    left = energy.flip(0).cumsum(0).flip(0)  # of a bin and all smaller ones
+    energy_left = energy.flip(0).cumsum(0).flip(0)  # of a bin and all smaller ones
     wanted = torch.tensor(sent, dtype=torch.float64)
     edge = torch.searchsorted(counts, wanted)
     before = torch.where(edge > 0, counts[edge - 1], 0.0)
     share = (wanted - before) / (counts[edge] - before)
-    return (left[edge] - share * energy[edge]).clamp_min_(0.0).sqrt_().tolist()
+    return (energy_left[edge] - share * energy[edge]).clamp_min_(0.0).sqrt_().tolist()

@@ -20,10 +20,10 @@ def is_bucketed(config: RunConfig) -> bool:
 
 def format_of(config: RunConfig) -> Format:
     """How each row that travels does."""
-    asked = config.compression.experts
-    if asked == "lsh":
+    method = config.compression.experts
+    if method == "lsh":
         return "none"
-    return "int8" if asked == "lsh_int8" else asked
+    return "int8" if method == "lsh_int8" else method
 
 
 def row_bytes(format_: Format, width: int, element: int) -> int:

@@ -66,7 +66,7 @@ class Shape:
 
     def hosts_of(self, island: int) -> list[int]:
         """The hosts of an island, in order."""
-        return [host for host, own in enumerate(self._by_host()) if own == island]
+        return [host for host, island_of_host in enumerate(self._by_host()) if island_of_host == island]
 
     def code(self) -> str:
         """Short text that tells it, for the name of a namespace; :func:`decode` reads it."""
@@ -91,35 +91,30 @@ class Shape:
         return [island for island, hosts in enumerate(self.islands) for _ in range(hosts)]
 
 
-def even(hosts: int, rate_mbit: float | None = None) -> Shape:
-    """One island, all links of one rate in 10^6 bits per second, or without one."""
-    return Shape((hosts,), (_kbit(rate_mbit),))
-
-
-def shape_of(asked: Lab) -> Shape | None:
+def shape_of(lab: Lab) -> Shape | None:
     """What a configuration asks for; None if it asks for no lab.
 
     Raises:
         LayoutError: its keys do not fit together.
     """
-    for problem in problems(asked):
+    for problem in problems(lab):
         raise problem
-    if not asked.wanted:
+    if not lab.wanted:
         return None
-    islands = _islands(asked)
-    rates = asked.rates_mbit or [asked.rate_mbit] * len(islands)
-    return Shape(islands, tuple(map(_kbit, rates)), _kbit(asked.between_mbit), _kbit(asked.inside_mbit))
+    islands = _islands(lab)
+    rates = lab.rates_mbit or [lab.rate_mbit] * len(islands)
+    return Shape(islands, tuple(map(_kbit, rates)), _kbit(lab.between_mbit), _kbit(lab.inside_mbit))
 
 
-def problems(asked: Lab) -> Iterator[LayoutError]:
+def problems(lab: Lab) -> Iterator[LayoutError]:
     """Everything that is wrong with the lab that a configuration asks for."""
-    if not asked.wanted:
-        for name in asked.model_fields_set:
-            if (value := getattr(asked, name)) is not None:
+    if not lab.wanted:
+        for name in lab.model_fields_set:
+            if (value := getattr(lab, name)) is not None:
                 yield LayoutError(f"lab.{name}", value, "there is no lab; set lab.hosts, or leave it out")
         return
-    yield from _island_problems(asked)
-    yield from _rate_problems(asked)
+    yield from _island_problems(lab)
+    yield from _rate_problems(lab)
 
 
 def decode(code: str) -> Shape | None:
@@ -137,8 +132,8 @@ def rate_words(kbit: int) -> str:
     return f"{kbit / 1000:,g} Mbit/s" if kbit else "not limited"
 
 
-def _island_problems(asked: Lab) -> Iterator[LayoutError]:
-    hosts, islands = asked.hosts, asked.islands
+def _island_problems(lab: Lab) -> Iterator[LayoutError]:
+    hosts, islands = lab.hosts, lab.islands
     if isinstance(islands, int) and hosts is not None and hosts % islands:
         near = [n for n in range(2, min(hosts, MAX_ISLANDS) + 1) if hosts % n == 0]
         remedy = (
@@ -159,33 +154,33 @@ def _island_problems(asked: Lab) -> Iterator[LayoutError]:
             yield LayoutError("lab.islands", islands, f"these are {total} hosts; {_MAX_HOSTS} are the most")
 
 
-def _rate_problems(asked: Lab) -> Iterator[LayoutError]:
-    islands = len(_islands(asked))
-    if asked.rates_mbit is not None and asked.rate_mbit is not None:
+def _rate_problems(lab: Lab) -> Iterator[LayoutError]:
+    islands = len(_islands(lab))
+    if lab.rates_mbit is not None and lab.rate_mbit is not None:
         yield LayoutError(
             "lab.rates_mbit",
-            asked.rates_mbit,
+            lab.rates_mbit,
             "is one rate an island, lab.rate_mbit one for all; leave out one of them",
         )
-    if asked.rates_mbit is not None and len(asked.rates_mbit) != islands:
+    if lab.rates_mbit is not None and len(lab.rates_mbit) != islands:
         remedy = (
             f"needs one rate for each of the {islands} islands"
             if islands > 1
             else ("is one rate an island and there are none; set lab.islands, or lab.rate_mbit instead")
         )
-        yield LayoutError("lab.rates_mbit", asked.rates_mbit, remedy)
+        yield LayoutError("lab.rates_mbit", lab.rates_mbit, remedy)
     for name in ("between_mbit", "inside_mbit"):
-        if (rate := getattr(asked, name)) is not None and islands == 1:
+        if (rate := getattr(lab, name)) is not None and islands == 1:
             remedy = "there is one island; set lab.islands, or leave it out"
             yield LayoutError(f"lab.{name}", rate, remedy)
 
 
-def _islands(asked: Lab) -> tuple[int, ...]:
+def _islands(lab: Lab) -> tuple[int, ...]:
     """The hosts of each island, where they can be split so."""
-    if isinstance(asked.islands, list):
-        return tuple(asked.islands)
-    islands = asked.islands or 1
-    return ((asked.hosts or 0) // islands,) * islands
+    if isinstance(lab.islands, list):
+        return tuple(lab.islands)
+    islands = lab.islands or 1
+    return ((lab.hosts or 0) // islands,) * islands
 
 
 def _kbit(mbit: float | None) -> int:

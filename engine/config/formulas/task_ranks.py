@@ -30,17 +30,17 @@ def deal(config: RunConfig) -> list[range]:
     if config.parallel.task_ranks == "proportional":
         return _split_range(range(ends[-1]), dp)
     if dp > tasks:
-        each = dp // tasks
-        pieces = [_split_range(range(ends[task], ends[task + 1]), each) for task in range(tasks)]
-        return [one for piece in pieces for one in piece]
-    each = tasks // dp
-    return [range(ends[rank * each], ends[(rank + 1) * each]) for rank in range(dp)]
+        ranks_of_task = dp // tasks
+        pieces = [_split_range(range(ends[task], ends[task + 1]), ranks_of_task) for task in range(tasks)]
+        return [task for piece in pieces for task in piece]
+    ranks_of_task = tasks // dp
+    return [range(ends[rank * ranks_of_task], ends[(rank + 1) * ranks_of_task]) for rank in range(dp)]
 
 
 def tasks_of(config: RunConfig, rank: int) -> list[int]:
     """The task of each micro-batch of a dp rank, by its number; empty where there are no tasks."""
     ends = list(accumulate(batch // config.batch.micro_batch for batch in task_batches(config)))
-    return [bisect_right(ends, one) for one in deal(config)[rank]] if ends else []
+    return [bisect_right(ends, place) for place in deal(config)[rank]] if ends else []
 
 
 def _split_range(whole: range, parts: int) -> list[range]:

@@ -27,31 +27,31 @@ class Sharing:
         """The layer that a layer's parameters are called after."""
         return layer // self.layers_each * self.layers_each
 
-    def name(self, own: str) -> str:
+    def name(self, full_name: str) -> str:
         """The one name of a parameter, from any of those that modules have for it."""
-        if self.tied is not None and own == self.tied[1]:
+        if self.tied is not None and full_name == self.tied[1]:
             return self.tied[0]
-        block = _BLOCK.match(own)
+        block = _BLOCK.match(full_name)
         if block is None:
-            return own
-        return f"blocks.{self.first(int(block[1]))}.{own[block.end() :]}"
+            return full_name
+        return f"blocks.{self.first(int(block[1]))}.{full_name[block.end() :]}"
 
-    def names(self, own: str) -> list[str]:
+    def names(self, full_name: str) -> list[str]:
         """All names of the parameter that modules call so."""
-        if self.tied is not None and own in self.tied:
+        if self.tied is not None and full_name in self.tied:
             return list(self.tied)
-        block = _BLOCK.match(own)
+        block = _BLOCK.match(full_name)
         if block is None:
-            return [own]
-        first, rest = self.first(int(block[1])), own[block.end() :]
-        return [f"blocks.{number}.{rest}" for number in range(first, first + self.layers_each)]
+            return [full_name]
+        first, suffix = self.first(int(block[1])), full_name[block.end() :]
+        return [f"blocks.{number}.{suffix}" for number in range(first, first + self.layers_each)]
 
     def sets(self, layers: range) -> list[range]:
         """The layers of a stage, those together that share parameters."""
-        found = dict[int, list[int]]()
+        members = dict[int, list[int]]()
         for layer in layers:
-            found.setdefault(self.first(layer), []).append(layer)
-        return [range(same[0], same[-1] + 1) for same in found.values()]
+            members.setdefault(self.first(layer), []).append(layer)
+        return [range(same[0], same[-1] + 1) for same in members.values()]
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Holders:
             return ()
         first = int(block[1])
         same = range(first, first + sharing.layers_each)
-        held = (stage for stage, own in enumerate(self.layers) if set(own) & set(same))
-        return tuple(held)
+        holding = (stage for stage, layers in enumerate(self.layers) if set(layers) & set(same))
+        return tuple(holding)
 
     def meeting(self, name: str) -> tuple[int, ...]:
         """The places of the pipeline whose gradients of a parameter are summed; none where one place has them all."""
@@ -82,7 +82,7 @@ class Holders:
 
     def meetings(self) -> list[tuple[int, ...]]:
         """All different ones, in order."""
-        firsts = {self.sharing.first(layer) for own in self.layers for layer in own}
+        firsts = {self.sharing.first(layer) for layers in self.layers for layer in layers}
         names = [f"blocks.{first}." for first in firsts]
         names += [] if self.sharing.tied is None else [self.sharing.tied[0]]
         return sorted({self.meeting(name) for name in names} - {()})

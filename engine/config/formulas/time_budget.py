@@ -23,15 +23,15 @@ class OverheadSeconds(NamedTuple):
         return losses * self.validation + saved * self.save
 
 
-def longest(config: RunConfig, step: int, left: float, pace: float, due: OverheadSeconds) -> int:
-    """The steps of the longest run that is through in the seconds ``left`` from ``step`` on, at a ``pace`` of so many a
+def longest(config: RunConfig, step: int, seconds_left: float, pace: float, due: OverheadSeconds) -> int:
+    """The steps of the longest run that is through in ``seconds_left`` from ``step`` on, at a ``pace`` of so many a
     sequence, with all that is due until then.
     """
 
     def fits(length: int) -> bool:
-        return steps_for(config, step, (left - due.seconds(config, step, length)) / pace) >= length
+        return steps_for(config, step, (seconds_left - due.seconds(config, step, length)) / pace) >= length
 
-    low, high = step, steps_for(config, step, max(0.0, left) / pace) + 1
+    low, high = step, steps_for(config, step, max(0.0, seconds_left) / pace) + 1
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
@@ -39,16 +39,18 @@ def longest(config: RunConfig, step: int, left: float, pace: float, due: Overhea
 
 
 def nearest(
-    config: RunConfig, step: int, left: float, pace: float, due: OverheadSeconds, period: int = 1
+    config: RunConfig, step: int, seconds_left: float, pace: float, due: OverheadSeconds, period: int = 1
 ) -> int:
-    """The steps, whole rounds of ``period``, of the run that ends nearest to the seconds ``left`` from ``step`` on, and
-    at most one step after them: what is due with one round more can take longer than the round.
+    """The steps, whole rounds of ``period``, of the run that ends nearest to ``seconds_left`` from ``step`` on, and at
+    most one step after them: what is due with one round more can take longer than the round.
     """
 
     def beyond(length: int) -> float:
-        return pace * sequences_of_run(config, step, length) + due.seconds(config, step, length) - left
+        return (
+            pace * sequences_of_run(config, step, length) + due.seconds(config, step, length) - seconds_left
+        )
 
-    before = longest(config, step, left, pace, due) // period * period
+    before = longest(config, step, seconds_left, pace, due) // period * period
     after = before + period
     over = beyond(after)
     return after if over <= pace * config.batch.global_batch and over < -beyond(before) else before

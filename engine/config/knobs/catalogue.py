@@ -271,8 +271,8 @@ def exact_values() -> dict[str, Any]:
 
 def deciding_knobs() -> tuple[str, ...]:
     """Knobs on whose values it depends whether others act; each one may depend on those before it."""
-    found = sorted((knob.reset_order, key) for key, knob in KNOBS.items() if knob.reset_order)
-    return tuple(key for _, key in found)
+    ordered = sorted((knob.reset_order, key) for key, knob in KNOBS.items() if knob.reset_order)
+    return tuple(key for _, key in ordered)
 
 
 def live_parts() -> dict[str, str]:
@@ -321,8 +321,8 @@ def decides_learning(key: str) -> bool:
 
 def _loss_keys(*runs: Mapping[str, Any]) -> set[str]:
     """Of runs' values those that decide what is lost: lossy knobs, and the details of them."""
-    known = {key for key, knob in KNOBS.items() if knob.decides_loss}
-    return {key for values in runs for key in values if key in known or key.startswith(_SECTIONS)}
+    keys = {key for key, knob in KNOBS.items() if knob.decides_loss}
+    return {key for values in runs for key in values if key in keys or key.startswith(_SECTIONS)}
 
 
 def loses_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -178,5 +178,5 @@ class KnobFacts:
 
     def is_searched(self, search: Search) -> bool:
         """Whether a study that names no space turns it, where values are suggested."""
-        found = self.searched_by_default
-        return found if isinstance(found, bool) else found(search)
+        condition = self.searched_by_default
+        return condition if isinstance(condition, bool) else condition(search)

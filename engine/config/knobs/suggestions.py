@@ -36,7 +36,7 @@ def groups_of_documents(search: Search) -> list[int | str] | None:
     """Where samples are whole documents: the sizes that divide the ranks, and as a plan has them."""
     if search.base.data.documents != "whole":
         return None
-    return [*(one for one in SEQUENCE_DEGREES if search.ranks % one == 0), "planned"]
+    return [*(degree for degree in SEQUENCE_DEGREES if search.ranks % degree == 0), "planned"]
 
 
 def islands_of_experts(search: Search) -> list[int | None] | None:
@@ -98,8 +98,8 @@ def global_batches(search: Search) -> list[int] | None:
     """Half, once and twice the base's, where all of them are whole steps and held-out text of the same length."""
     base, batch = search.base, search.base.batch.global_batch
     text = batch * base.train.validation_batches
-    found = [size for size in (batch // 2, batch, 2 * batch) if size and text % size == 0]
-    return found if search.in_time else None
+    sizes = [size for size in (batch // 2, batch, 2 * batch) if size and text % size == 0]
+    return sizes if search.in_time else None
 
 
 def first_batches(search: Search) -> list[int] | None:

@@ -26,8 +26,8 @@ def block_action_problems(config: RunConfig, blocks: int | None) -> Iterator[Lay
         )
     elif budget is not None or actions is not None:
         key = _ACTIONS if budget is None else _BUDGET
-        for one in refused_settings(config, Context.BLOCK_ACTIONS):
-            yield LayoutError(one.key, one.value, f"{key} {one.why}; {one.remedy}")
+        for setting in refused_settings(config, Context.BLOCK_ACTIONS):
+            yield LayoutError(setting.key, setting.value, f"{key} {setting.why}; {setting.remedy}")
     if budget is not None:
         yield from _budget_problems(config)
 
@@ -36,8 +36,10 @@ def _budget_problems(config: RunConfig) -> Iterator[LayoutError]:
     """What a plan counts is the same in each step, and one stage's."""
     budget, schedule = config.memory.budget_gib, config.schedule
     stages = config.parallel.pp * schedule.chunks
-    for one in refused_settings(config, Context.ACTIVATION_BUDGET):
-        yield LayoutError(_BUDGET, budget, f"{one.why}; {one.named_remedy}, or give memory.block_actions")
+    for setting in refused_settings(config, Context.ACTIVATION_BUDGET):
+        yield LayoutError(
+            _BUDGET, budget, f"{setting.why}; {setting.named_remedy}, or give memory.block_actions"
+        )
     if SCHEDULES[schedule.kind].splits_backward and stages > 1:
         why = f"{schedule.kind} keeps inputs for a second backward, which no plan counts"
         yield LayoutError(_BUDGET, budget, f"{why}; set schedule.kind to 1f1b")

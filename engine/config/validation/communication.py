@@ -106,9 +106,9 @@ def overlap_problems(config: RunConfig) -> Iterator[LayoutError]:
     if config.outer.method == "none":
         return
     # An outer loop takes weights and gives new ones between steps: nothing may be under way then.
-    for one in refused_settings(config, Context.OUTER_LOOP):
-        why = one.why or f"not beside outer.method {config.outer.method}"
-        yield LayoutError(one.key, one.value, f"{why}; {one.remedy}")
+    for setting in refused_settings(config, Context.OUTER_LOOP):
+        why = setting.why or f"not beside outer.method {config.outer.method}"
+        yield LayoutError(setting.key, setting.value, f"{why}; {setting.remedy}")
 
 
 def _chunk_rules(config: RunConfig) -> Iterator[LayoutError]:
@@ -121,12 +121,12 @@ def _chunk_rules(config: RunConfig) -> Iterator[LayoutError]:
         )
     ranks, length = parallel.cp * parallel.tp, config.data.sequence_length
     if length % ranks == 0 and (length // ranks) % chunks:
-        own = length // ranks
-        nearest = min((n for n in range(1, own + 1) if own % n == 0), key=lambda n: (abs(n - chunks), n))
+        chunk = length // ranks
+        nearest = min((n for n in range(1, chunk + 1) if chunk % n == 0), key=lambda n: (abs(n - chunks), n))
         yield LayoutError(
             "overlap.tp_chunks",
             chunks,
-            f"must divide a rank's part of the sequence, {several(own, 'tokens')}; nearest legal: {nearest}",
+            f"must divide a rank's part of the sequence, {several(chunk, 'tokens')}; nearest legal: {nearest}",
         )
 
 
@@ -164,11 +164,11 @@ def _fragment_problems(config: RunConfig, layers: int | None) -> Iterator[Layout
     outer = config.outer
     most = outer.period if layers is None else min(layers, outer.period)
     if outer.fragments > most:
-        what = f"layers={layers} in rounds of {several(outer.period, 'steps')}"
+        text = f"layers={layers} in rounds of {several(outer.period, 'steps')}"
         yield LayoutError(
             "outer.fragments",
             outer.fragments,
-            f"at most one a layer and a step: {what}; nearest legal: {most}",
+            f"at most one a layer and a step: {text}; nearest legal: {most}",
         )
         return
     between = outer.period // outer.fragments
@@ -183,40 +183,40 @@ def _fragment_problems(config: RunConfig, layers: int | None) -> Iterator[Layout
 
 def network_problems(config: RunConfig) -> Iterator[LayoutError]:
     """Every broken rule about the networks that groups send over."""
-    asked, told = config.network, config.network.island_devices
+    network, islands = config.network, config.network.island_devices
     if config.lab.wanted:
         yield from _lab_network_problems(config)
-    elif asked.inside is not None and told is None:
+    elif network.inside is not None and islands is None:
         remedy = "nobody told which ranks are on one island; set network.island_devices, or leave it out"
-        yield LayoutError("network.inside", asked.inside, remedy)
-    elif told is not None:
-        if asked.inside is None:
+        yield LayoutError("network.inside", network.inside, remedy)
+    elif islands is not None:
+        if network.inside is None:
             remedy = "nothing is sent otherwise inside of islands; set network.inside, or leave it out"
-            yield LayoutError("network.island_devices", told, remedy)
-        yield from _island_problems(told, layout_of(config).world_size)
+            yield LayoutError("network.island_devices", islands, remedy)
+        yield from _island_problems(islands, layout_of(config).world_size)
 
 
 def _lab_network_problems(config: RunConfig) -> Iterator[LayoutError]:
-    asked = config.network
-    if asked.island_devices is not None:
+    network = config.network
+    if network.island_devices is not None:
         remedy = "the lab has islands of its own; leave it out"
-        yield LayoutError("network.island_devices", asked.island_devices, remedy)
+        yield LayoutError("network.island_devices", network.island_devices, remedy)
     second = config.lab.inside_mbit is not None
     legal = {"inside": [DATA, INSIDE] if second else [DATA], "between": [DATA]}
     for key, names in legal.items():
-        if (name := getattr(asked, key)) is not None and name not in names:
+        if (name := getattr(network, key)) is not None and name not in names:
             more = "" if second or key == "between" else "; lab.inside_mbit gives them a second card"
             remedy = f"hosts of the lab reach each other there over {' or '.join(names)}{more}"
             yield LayoutError(f"network.{key}", name, remedy)
 
 
-def _island_problems(told: int | list[int], ranks: int) -> Iterator[LayoutError]:
-    if isinstance(told, list):
-        if sum(told) != ranks:
-            these = several(sum(told), "devices")
+def _island_problems(islands: int | list[int], ranks: int) -> Iterator[LayoutError]:
+    if isinstance(islands, list):
+        if sum(islands) != ranks:
+            these = several(sum(islands), "devices")
             remedy = f"these are {these}, and this layout has {several(ranks, 'ranks')}; give as many"
-            yield LayoutError("network.island_devices", told, remedy)
-    elif ranks % told:
+            yield LayoutError("network.island_devices", islands, remedy)
+    elif ranks % islands:
         near = [size for size in range(1, ranks + 1) if ranks % size == 0]
         remedy = f"must divide the {several(ranks, 'ranks')}; legal: {', '.join(map(str, near))}, or a list"
-        yield LayoutError("network.island_devices", told, remedy)
+        yield LayoutError("network.island_devices", islands, remedy)

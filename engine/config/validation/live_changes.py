@@ -37,7 +37,7 @@ def change_config(config: RunConfig, values: dict[str, Any]) -> RunConfig:
     after = config.with_values(values)
     for key, value in values.items():
         if key not in (live := live_keys(config)):
-            why = f": {found}" if (found := why_at_start(key)) else ""
+            why = f": {reason}" if (reason := why_at_start(key)) else ""
             remedy = f"is decided when a run starts{why}; while one goes these can be set: {', '.join(sorted(live))}"
             raise InputError(key, value, remedy)
     rules.check(after)
@@ -64,9 +64,9 @@ def value_of(config: RunConfig, key: str) -> Any:
     return config.trainer[name] if section == TRAINER else config.value_of(key)
 
 
-def parts(found: list[Change]) -> list[str]:
+def parts(changes: list[Change]) -> list[str]:
     """The parts that changes turn, each once."""
-    return list(dict.fromkeys(live_part(one.key) for one in found))
+    return list(dict.fromkeys(live_part(change.key) for change in changes))
 
 
 def problems(before: RunConfig, after: RunConfig) -> Iterator[LayoutError]:

@@ -22,8 +22,8 @@ def skip_problems(config: RunConfig) -> Iterator[LayoutError]:
     schedule, share = config.schedule, config.schedule.skip_share
     if not share:
         return
-    for one in refused_settings(config, Context.SKIPPED_STAGES):
-        yield LayoutError(one.key, one.value, f"{one.why}; {one.remedy}")
+    for setting in refused_settings(config, Context.SKIPPED_STAGES):
+        yield LayoutError(setting.key, setting.value, f"{setting.why}; {setting.remedy}")
     if not SCHEDULES[schedule.kind].skips:
         fitting = " or ".join(name for name, kind in SCHEDULES.items() if kind.skips)
         yield LayoutError(
@@ -36,8 +36,8 @@ def _share_problems(stages: int, micro_batches: int, config: RunConfig) -> Itera
     """There is something to leave out, and every stage is trained enough."""
     share, most = config.schedule.skip_share, most_skips(stages, micro_batches)
     if config.parallel.pp == 1 or not most:
-        what = f"pp={config.parallel.pp}, {several(stages, 'stages')} and {several(micro_batches, 'micro-batches')}"
-        remedy = f"with {what} nothing can be left out: that takes pp of 2, 3 stages and 2 micro-batches; set it to 0"
+        text = f"pp={config.parallel.pp}, {several(stages, 'stages')} and {several(micro_batches, 'micro-batches')}"
+        remedy = f"with {text} nothing can be left out: that takes pp of 2, 3 stages and 2 micro-batches; set it to 0"
         yield LayoutError(_FIELD, share, remedy)
         return
     visits = stages * micro_batches

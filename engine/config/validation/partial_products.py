@@ -22,8 +22,8 @@ def thinning_problems(config: RunConfig) -> Iterator[LayoutError]:
     yield from _slice_problems(config)
     share = config.memory.sample_tokens
     if share < 1:
-        for one in refused_settings(config, Context.PARTIAL_PRODUCTS):
-            yield LayoutError(_TOKENS, share, f"{one.why}; {one.named_remedy}, or this to 1")
+        for setting in refused_settings(config, Context.PARTIAL_PRODUCTS):
+            yield LayoutError(_TOKENS, share, f"{setting.why}; {setting.named_remedy}, or this to 1")
         if config.memory.recompute == "full" and config.memory.recompute_layers is None:
             remedy = (
                 "everything is computed again, and no input kept; set memory.recompute to none, or this to 1"
@@ -36,8 +36,8 @@ def _slice_problems(config: RunConfig) -> Iterator[LayoutError]:
     if keep == 1:
         return
     for context in (Context.PARTIAL_PRODUCTS, Context.TRAINED_SLICE):
-        for one in refused_settings(config, context):
-            yield LayoutError(_SLICE, keep, f"{one.why}; {one.named_remedy}, or this to 1")
+        for setting in refused_settings(config, context):
+            yield LayoutError(_SLICE, keep, f"{setting.why}; {setting.named_remedy}, or this to 1")
     if kind.splits_backward and parallel.pp * config.schedule.chunks > 1:
         why = f"{config.schedule.kind} takes gradients of whole matrices"
         yield LayoutError(_SLICE, keep, f"{why}; set schedule.kind to 1f1b, or this to 1")
@@ -55,9 +55,9 @@ def _uneven_slices(config: RunConfig) -> Iterator[LayoutError]:
         sizes.append(("ffn_hidden / tp", shape.ffn_hidden, parallel.tp))
     if any(size % ranks for _, size, ranks in sizes):
         return  # another rule tells
-    each = {name: size // ranks for name, size, ranks in sizes}
-    parts = math.gcd(*each.values())
+    slices = {name: size // ranks for name, size, ranks in sizes}
+    parts = math.gcd(*slices.values())
     nearest = max(1, round(keep * parts)) / parts
     if abs(keep - nearest) > _ROUNDING:
-        of = " and ".join(f"{name} = {size}" for name, size in each.items())
+        of = " and ".join(f"{name} = {size}" for name, size in slices.items())
         yield LayoutError(_SLICE, keep, f"of {of} it keeps no whole number; nearest legal: {nearest:.6g}")

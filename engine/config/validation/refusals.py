@@ -30,14 +30,14 @@ def refused_settings(config: RunConfig, context: Context) -> Iterator[RefusedSet
     for key, knob in KNOBS.items():
         if context not in knob.refused:
             continue
-        value, told = config.value_of(key), knob.refused[context]
-        refusal = Refusal(told) if isinstance(told, str) else told
+        value, refusals = config.value_of(key), knob.refused[context]
+        refusal = Refusal(refusals) if isinstance(refusals, str) else refusals
         if value != default_of(key) and value not in refusal.legal:
             yield _describe(key, value, refusal)
 
 
 def _describe(key: str, value: Any, refusal: Refusal) -> RefusedSetting:
-    choices = [written(one) for one in (default_of(key), *refusal.legal)]
+    choices = [written(value) for value in (default_of(key), *refusal.legal)]
     legal = " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]]))
     remedy, named = f"set it to {legal}", f"set {key} to {legal}"
     if default_of(key) is None:

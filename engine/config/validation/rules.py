@@ -99,22 +99,22 @@ def _world_rules(config: RunConfig) -> Iterator[LayoutError]:
 
 
 def _placement_rules(config: RunConfig) -> Iterator[LayoutError]:
-    given, ranks = config.parallel.placement, layout_of(config).world_size
-    if given is None or sorted(given) == list(range(ranks)):
+    placement, ranks = config.parallel.placement, layout_of(config).world_size
+    if placement is None or sorted(placement) == list(range(ranks)):
         return
-    twice = next((device for device, times in Counter(given).items() if times > 1), None)
-    if len(given) != ranks:
-        problem = f"places {several(len(given), 'ranks')}, and this layout has {ranks:,}"
+    twice = next((device for device, times in Counter(placement).items() if times > 1), None)
+    if len(placement) != ranks:
+        problem = f"places {several(len(placement), 'ranks')}, and this layout has {ranks:,}"
     elif twice is not None:
         problem = f"device {twice} is given to more than one rank"
     else:
-        problem = f"there is no device {max(given)}"
-    shown = given if len(given) <= _SHOWN_DEVICES else f"{str(given[:_SHOWN_DEVICES])[:-1]}, ...]"
-    each = f"0 to {ranks - 1}" if ranks > 1 else "0"
+        problem = f"there is no device {max(placement)}"
+    shown = placement if len(placement) <= _SHOWN_DEVICES else f"{str(placement[:_SHOWN_DEVICES])[:-1]}, ...]"
+    choices = f"0 to {ranks - 1}" if ranks > 1 else "0"
     yield LayoutError(
         "parallel.placement",
         shown,
-        f"{problem}; give each of {each} once, one device a rank, or leave it out",
+        f"{problem}; give each of {choices} once, one device a rank, or leave it out",
     )
 
 
@@ -236,13 +236,13 @@ def _context_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError
 def _expert_rules(config: RunConfig, shape: ModelShape) -> Iterator[LayoutError]:
     model, parallel, data = config.model, config.parallel, layout_of(config).data
     if model.experts is None:
-        for name, value, rest in (
+        for name, value, default in (
             ("parallel.ep", parallel.ep, 1),
             ("parallel.ep_island", parallel.ep_island, None),
             ("model.capacity_factor", model.capacity_factor, None),
         ):
-            if value != rest:
-                remedy = "leave this out" if rest is None else f"this to {rest}"
+            if value != default:
+                remedy = "leave this out" if default is None else f"this to {default}"
                 yield LayoutError(name, value, f"there are no experts; set model.experts, or {remedy}")
         return
     if model.experts_per_token > model.experts:
@@ -284,33 +284,38 @@ def _batch_rules(config: RunConfig) -> Iterator[LayoutError]:
 
 def _ramp_rules(config: RunConfig, first: int) -> Iterator[LayoutError]:
     """Batches are multiples of the first one, so that they are the same in all layouts that can take them."""
-    batch, each = config.batch, config.parallel.dp * config.batch.micro_batch
+    batch, samples_per_pass = config.batch, config.parallel.dp * config.batch.micro_batch
     if batch.global_batch % first:
         yield _not_divisible(
             "batch.ramp_from", first, f"global_batch={batch.global_batch}", batch.global_batch
         )
-    elif first % each:
-        legal = [size for size in range(each, batch.global_batch + 1, each) if batch.global_batch % size == 0]
+    elif first % samples_per_pass:
+        legal = [
+            size
+            for size in range(samples_per_pass, batch.global_batch + 1, samples_per_pass)
+            if batch.global_batch % size == 0
+        ]
         nearest = min(legal, key=lambda size: abs(size - first))
-        remedy = f"must be a multiple of dp x micro_batch = {each}, what ranks take at once; nearest legal: {nearest}"
+        multiple = f"a multiple of dp x micro_batch = {samples_per_pass}"
+        remedy = f"must be {multiple}, what ranks take at once; nearest legal: {nearest}"
         yield LayoutError("batch.ramp_from", first, remedy)
 
 
 def _stage_rules(config: RunConfig, layers: int | None) -> Iterator[LayoutError]:
     """``layers`` are those of the model, None where nobody knows them yet."""
     schedule, pp = config.schedule, config.parallel.pp
-    stages, given = pp * schedule.chunks, schedule.stage_layers
+    stages, stage_layers = pp * schedule.chunks, schedule.stage_layers
     if layers is None:
         return
     if stages > layers:
         field, value = ("parallel.pp", pp) if schedule.chunks == 1 else ("schedule.chunks", schedule.chunks)
         nearest = layers if schedule.chunks == 1 else max(1, layers // pp)
         yield LayoutError(field, value, f"{stages} stages for layers={layers}; nearest legal: {nearest}")
-    if given is not None and (len(given) != stages or sum(given) != layers):
+    if stage_layers is not None and (len(stage_layers) != stages or sum(stage_layers) != layers):
         yield LayoutError(
             "schedule.stage_layers",
-            given,
-            f"{several(len(given), 'stages')} with {several(sum(given), 'layers')}; "
+            stage_layers,
+            f"{several(len(stage_layers), 'stages')} with {several(sum(stage_layers), 'layers')}; "
             f"give {several(stages, 'numbers')} with a sum of {layers}",
         )
 
@@ -355,8 +360,8 @@ def _optimizer_rules(config: RunConfig) -> Iterator[LayoutError]:
     """Muon makes a whole matrix orthogonal; LAMB and LARS sum over ranks once all gradients are there."""
     kind, parallel = config.train.optimizer, config.parallel
     if kind == "muon" and (parallel.zero_stage or parallel.tp > 1):
-        what = f"tp={parallel.tp}" if parallel.tp > 1 else f"zero_stage={parallel.zero_stage}"
-        remedy = f"updates whole matrices, which {what} cuts; set it to adamw or lamb, or zero_stage to 0 and tp to 1"
+        text = f"tp={parallel.tp}" if parallel.tp > 1 else f"zero_stage={parallel.zero_stage}"
+        remedy = f"updates whole matrices, which {text} cuts; set it to adamw or lamb, or zero_stage to 0 and tp to 1"
         yield LayoutError("train.optimizer", kind, remedy)
     if OPTIMIZERS[kind].whole_sums and config.overlap.gather_with_optimizer:
         remedy = "updates all parameters at once: nothing can be sent beside it; set it to false"
@@ -396,9 +401,9 @@ def _validation_rules(config: RunConfig) -> Iterator[LayoutError]:
 
 
 def _lab_rules(config: RunConfig) -> Iterator[LayoutError]:
-    found, ranks = list(network.problems(config.lab)), layout_of(config).world_size
-    yield from found
-    if found or not config.lab.wanted:
+    problems, ranks = list(network.problems(config.lab)), layout_of(config).world_size
+    yield from problems
+    if problems or not config.lab.wanted:
         return
     shape = network.shape_of(config.lab)
     if shape is not None and ranks % shape.hosts:
@@ -408,10 +413,10 @@ def _lab_rules(config: RunConfig) -> Iterator[LayoutError]:
         yield LayoutError("device", "cuda", "ranks of the lab run on the CPU; set device to auto or cpu")
 
 
-def _not_divisible(field: str, value: int, what: str, size: int) -> LayoutError:
+def _not_divisible(field: str, value: int, divisor: str, size: int) -> LayoutError:
     small = [n for n in range(1, math.isqrt(size) + 1) if size % n == 0]
     divisors = small + [size // n for n in small]
     below = max((n for n in divisors if n <= value), default=1)
     above = min((n for n in divisors if n >= value), default=size)
     nearest = f"{below} or {above}" if above != below else f"{below}"
-    return LayoutError(field, value, f"must divide {what}; nearest legal: {nearest}")
+    return LayoutError(field, value, f"must divide {divisor}; nearest legal: {nearest}")

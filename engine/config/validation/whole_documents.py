@@ -35,13 +35,13 @@ def document_problems(config: RunConfig) -> Iterator[LayoutError]:
     if config.data.tasks:
         tasks = [task.name for task in config.data.tasks]
         yield LayoutError("data.tasks", tasks, f"{_WHY}; leave them out, {_WINDOWS}")
-    for one in refused_settings(config, Context.WHOLE_DOCUMENTS):
-        yield LayoutError(one.key, one.value, f"{one.why or _WHY}; {one.remedy}, {_WINDOWS}")
+    for setting in refused_settings(config, Context.WHOLE_DOCUMENTS):
+        yield LayoutError(setting.key, setting.value, f"{setting.why or _WHY}; {setting.remedy}, {_WINDOWS}")
     yield from _group_problems(config)
-    most, held = config.data.longest_document, group_document_tokens(config)
-    if most is not None and most > held:
+    most, group_tokens = config.data.longest_document, group_document_tokens(config)
+    if most is not None and most > group_tokens:
         remedy = "raise parallel.sequence_groups, batch.micro_batch or data.sequence_length"
-        yield LayoutError(LONGEST, most, f"the largest group holds {held} tokens; {remedy}")
+        yield LayoutError(LONGEST, most, f"the largest group holds {group_tokens} tokens; {remedy}")
 
 
 def _group_problems(config: RunConfig) -> Iterator[LayoutError]:
@@ -57,7 +57,7 @@ def _group_problems(config: RunConfig) -> Iterator[LayoutError]:
     for name, size in sizes.items():
         if size % groups:
             legal = [
-                degree for degree in SEQUENCE_DEGREES if all(one % degree == 0 for one in sizes.values())
+                degree for degree in SEQUENCE_DEGREES if all(size % degree == 0 for size in sizes.values())
             ]
             yield LayoutError(KEY, groups, f"must divide {name}; legal here: {legal}, or planned")
             return

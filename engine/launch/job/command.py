@@ -35,13 +35,13 @@ def program_path(command: Sequence[str]) -> str:
     """
     if not command:
         raise InputError("command", None, "is missing; give it after --: workbench run -- torchrun train.py")
-    found = shutil.which(command[0])
-    if found is None:
+    path = shutil.which(command[0])
+    if path is None:
         is_there = Path(command[0]).exists()
         remedy = "is no program that can be started" if is_there else "was not found"
         remedy += f"; for a script give its interpreter: python {command[0]}" if is_there else ""
         raise InputError("command", command[0], remedy)
-    return found
+    return path
 
 
 def create(home: Path, command: Sequence[str]) -> Path:
@@ -66,12 +66,12 @@ def create(home: Path, command: Sequence[str]) -> Path:
 
 def environment(folder: Path) -> dict[str, str]:
     """This process's, with what has the job's ranks recorded."""
-    own = _own()
-    before = own.get("PYTHONPATH")
+    own_environment = _own()
+    before = own_environment.get("PYTHONPATH")
     path = os.pathsep.join([str(Path(hook.__file__).parent), *filter(None, [before])])
     # What would be seen at once on a terminal is not held back on the way to one.
     at_once = {"PYTHONUNBUFFERED": "1"} if sys.stdout.isatty() else {}
-    return at_once | own | {"PYTHONPATH": path, FOLDER_VARIABLE: str(folder.resolve())}
+    return at_once | own_environment | {"PYTHONPATH": path, FOLDER_VARIABLE: str(folder.resolve())}
 
 
 def _own() -> dict[str, str]:
@@ -81,18 +81,18 @@ def _own() -> dict[str, str]:
 
 def hide_secrets(command: Sequence[str]) -> list[str]:
     """The command with the values of options hidden whose names speak of a secret."""
-    told, hide = [], False
+    words, hide = [], False
     for word in command:
         name, equals, _ = word.partition("=")
         if hide and not word.startswith("-"):
-            told.append(_HIDDEN)
+            words.append(_HIDDEN)
             hide = False
         elif _SECRET.search(name) and equals:
-            told.append(f"{name}={_HIDDEN}")
+            words.append(f"{name}={_HIDDEN}")
         else:
-            told.append(word)
+            words.append(word)
             hide = word.startswith("-") and _SECRET.search(word) is not None
-    return told
+    return words
 
 
 def _recorded_variables(variables: Mapping[str, str]) -> dict[str, str]:

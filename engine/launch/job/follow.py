@@ -155,14 +155,14 @@ class _JobMonitor:
         if code == 0:
             return RunOutcome(Ending.COMPLETED)
         lines = last_lines(self._folder / run_folder.LOGS / "stderr.log")
-        told = self._ranks.outcome(code, lines)
+        report = self._ranks.outcome(code, lines)
         hang = run_folder.RunStatus.from_folder(self._folder).hang
-        if hang is not None and (told is None or told.ending.facts.consequence):
+        if hang is not None and (report is None or report.ending.facts.consequence):
             return hang.outcome()
-        if told is not None:
-            return told
-        known = ending_of_process(lines, killed_for_memory=False)
-        return outcome_of_ranks([], [ProcessExit(None, code, None, lines, known)])
+        if report is not None:
+            return report
+        ending_by_lines = ending_of_process(lines, killed_for_memory=False)
+        return outcome_of_ranks([], [ProcessExit(None, code, None, lines, ending_by_lines)])
 
     def _look(self, last: bool = False) -> None:
         if self._ranks.look():
@@ -194,9 +194,9 @@ class _JobMonitor:
 
     def _watch_hangs(self) -> None:
         if self._hangs is None and (self._folder / run_folder.PROGRESS).exists():
-            here = sum(pid > 0 for pid in self._ranks.pids)
+            living = sum(pid > 0 for pid in self._ranks.pids)
             patience = self._watcher.hang_seconds
-            self._hangs = HangWatch(self._folder, run_folder.PROGRESS, here, patience, self._writer)
+            self._hangs = HangWatch(self._folder, run_folder.PROGRESS, living, patience, self._writer)
         if self._hangs is not None:
             self._hangs.look()
 
@@ -232,14 +232,14 @@ class _JobMonitor:
 
     def _stop(self, name: str) -> int:
         """Ask the job's group to end, wait, and kill what is left of it; ranks of torchrun have groups of their own."""
-        self._stopped, known = name, self._all()
+        self._stopped, processes = name, self._all()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.Signals[name])
         deadline = time.monotonic() + PATIENCE_SECONDS
         while self._process.poll() is None and time.monotonic() < deadline:
             self._ranks.wait(_POLL_SECONDS)
             self._ranks.look()
-        self._sweep([*known, *self._all()])
+        self._sweep([*processes, *self._all()])
         code = self._process.wait()
         self._look(last=True)
         return code
@@ -250,20 +250,20 @@ class _JobMonitor:
             return [leader, *leader.children(recursive=True), *_processes(self._ranks.alive)]
         return _processes(self._ranks.alive)
 
-    def _sweep(self, known: Sequence[psutil.Process | int]) -> None:
+    def _sweep(self, processes: Sequence[psutil.Process | int]) -> None:
         """Kill what still runs of these, and of the job's group."""
-        for one in known:
+        for process in processes:
             with contextlib.suppress(psutil.Error):
-                (psutil.Process(one) if isinstance(one, int) else one).kill()
+                (psutil.Process(process) if isinstance(process, int) else process).kill()
         child_process.kill_group(self._process.pid)
 
 
 def _processes(pids: Sequence[int]) -> list[psutil.Process]:
-    found = []
+    processes = []
     for pid in pids:
         with contextlib.suppress(psutil.Error):
-            found.append(psutil.Process(pid))
-    return found
+            processes.append(psutil.Process(pid))
+    return processes
 
 
 class OutputForwarder:

@@ -34,13 +34,13 @@ class JobRanks:
 
     def look(self) -> bool:
         """Whether any of them tells something new."""
-        found = {}
+        seats = {}
         for path in (self.folder / SEATS).glob("rank-*.json"):
             seat = read_json(path)
             if seat is not None:
-                found[int(seat["rank"])] = seat
-        new, self.seats = found != self.seats, found
-        for rank, seat in found.items():
+                seats[int(seat["rank"])] = seat
+        new, self.seats = seats != self.seats, seats
+        for rank, seat in seats.items():
             self._watch(rank, int(seat["pid"]))
         return new
 
@@ -50,7 +50,7 @@ class JobRanks:
             time.sleep(seconds)
             return
         for descriptor, _ in self._poll.poll(seconds * 1e3):
-            pid = next(pid for pid, known in self._watched.items() if known == descriptor)
+            pid = next(pid for pid, watched in self._watched.items() if watched == descriptor)
             self._poll.unregister(descriptor)
             os.close(descriptor)
             self._watched[pid] = -1
@@ -76,8 +76,8 @@ class JobRanks:
     @property
     def pids(self) -> list[int]:
         """By rank; 0 for those of other hosts."""
-        known = {rank: int(seat["pid"]) for rank, seat in self.seats.items()}
-        return [known.get(rank, 0) for rank in range(self.world_size)]
+        pids = {rank: int(seat["pid"]) for rank, seat in self.seats.items()}
+        return [pids.get(rank, 0) for rank in range(self.world_size)]
 
     def find_value(self, key: str) -> Any:
         """What the first rank says that says it."""
@@ -93,8 +93,8 @@ class JobRanks:
         if self.silent and only_consequences and code != 0:
             rank = self.silent[0]
             killed = ending.was_killed(int(self.seats[rank]["pid"]), self._kills_before)
-            known = ending.ending_of_process(last_lines, killed)
-            return outcome_of_ranks([], [ProcessExit(rank, None, self._phase(rank), last_lines, known)])
+            by_lines = ending.ending_of_process(last_lines, killed)
+            return outcome_of_ranks([], [ProcessExit(rank, None, self._phase(rank), last_lines, by_lines)])
         return outcome_of_ranks(reports, []) if reports and code != 0 else None
 
     def _phase(self, rank: int) -> str | None:
@@ -123,13 +123,13 @@ def report_of_rank(seat: dict[str, Any]) -> RankReport:
     """What a rank that failed recorded of itself, as a report."""
     failed = seat["failed"]
     text = f"{failed['kind']}: {failed['reason']}"
-    found = ending_of_error(
+    reported = ending_of_error(
         text,
         runtime=failed["kind"] == "RuntimeError",
         out_of_memory=failed["out_of_memory"],
         distributed=failed["distributed"],
     )
-    return RankReport(int(seat["rank"]), found, text, None, tuple(failed["last_lines"]))
+    return RankReport(int(seat["rank"]), reported, text, None, tuple(failed["last_lines"]))
 
 
 def last_lines(path: Path, count: int = 12) -> tuple[str, ...]:

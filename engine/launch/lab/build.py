@@ -40,8 +40,8 @@ def add(switch: str, core: str | None, hosts: Sequence[str], shape: Shape) -> No
         for network in _networks(shape):
             commands += _pair(f"{network}{host}", network, name)
             if network != CONTROL:
-                own = f"10.{_NETWORKS[network]}.0"
-                commands.append(f"addr add {own}.254 peer {own}.{host + 1} dev {network}{host}")
+                prefix = f"10.{_NETWORKS[network]}.0"
+                commands.append(f"addr add {prefix}.254 peer {prefix}.{host + 1} dev {network}{host}")
         commands.append(f"link set {CONTROL}{host} master {CONTROL}")
     for island in range(len(shape.islands) if cores else 0):
         commands += _pair(f"up{island}", f"down{island}", cores[0])
@@ -123,11 +123,11 @@ def remove(namespaces: Sequence[str]) -> None:
         _run(["ip", "-force"], [f"netns del {name}" for name in namespaces], check=False)
 
 
-def _pair(own: str, other: str, namespace: str) -> list[str]:
+def _pair(own_end: str, other_end: str, namespace: str) -> list[str]:
     return [
-        f"link add {own} type veth peer name {other} netns {namespace}",
-        f"link set {own} {_QUIET}",
-        f"link set {own} up",
+        f"link add {own_end} type veth peer name {other_end} netns {namespace}",
+        f"link set {own_end} {_QUIET}",
+        f"link set {own_end} up",
     ]
 
 
@@ -150,11 +150,11 @@ def _networks(shape: Shape) -> list[str]:
 def _host_commands(host: int, networks: Sequence[str]) -> list[str]:
     commands = ["link set lo up"]
     for network in networks:
-        own = f"10.{_NETWORKS[network]}.0"
+        prefix = f"10.{_NETWORKS[network]}.0"
         commands.append(f"link set {network} {_QUIET}")
-        commands += [f"addr add {own}.{host + 1}/24 dev {network}", f"link set {network} up"]
+        commands += [f"addr add {prefix}.{host + 1}/24 dev {network}", f"link set {network} up"]
         if network != CONTROL:
-            route = f"{own}.0/24 dev {network} proto kernel scope link src {own}.{host + 1}"
+            route = f"{prefix}.0/24 dev {network} proto kernel scope link src {prefix}.{host + 1}"
             commands.append(f"route replace {route} congctl {CONGESTION_CONTROL}")
     return commands
 
@@ -179,5 +179,5 @@ def _run(command: list[str], lines: list[str], check: bool = True) -> None:
     text = "\n".join(lines) + "\n"
     done = subprocess.run([*command, "-batch", "-"], input=text, capture_output=True, text=True, check=False)
     if check and done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise LabError(f"the lab could not be set up: {' '.join(command)}: {said}")
+        reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise LabError(f"the lab could not be set up: {' '.join(command)}: {reason}")

@@ -75,10 +75,10 @@ class Lab:
         every second card.
         """
         shape = self.shape
-        own = [self._card("", DATA, host, shape.rate_kbit(host)) for host in range(shape.hosts)]
-        own += [self.uplink(island) for island in range(len(shape.islands)) if self.core is not None]
+        links = [self._card("", DATA, host, shape.rate_kbit(host)) for host in range(shape.hosts)]
+        links += [self.uplink(island) for island in range(len(shape.islands)) if self.core is not None]
         second = range(shape.hosts if shape.inside_kbit else 0)
-        return own + [self._card(", second card", INSIDE, host, shape.inside_kbit) for host in second]
+        return links + [self._card(", second card", INSIDE, host, shape.inside_kbit) for host in second]
 
     def uplink(self, island: int) -> Link:
         """The link of an island to the core; there has to be one."""
@@ -147,15 +147,15 @@ def from_namespace(namespace: str) -> Lab | None:
     return Lab(shape, pid, started, serial)
 
 
-def require(asked: sections.Lab) -> None:
+def require(wanted: sections.Lab) -> None:
     """Nothing where the lab that a configuration asks for can be set up, or it asks for none.
 
     Raises:
         InputError: it cannot be, with the reason and what to do.
     """
-    if asked.wanted:
-        name = "islands" if asked.hosts is None else "hosts"
-        require_means(f"lab.{name}", getattr(asked, name))
+    if wanted.wanted:
+        name = "islands" if wanted.hosts is None else "hosts"
+        require_means(f"lab.{name}", getattr(wanted, name))
 
 
 def require_means(field: str, value: object) -> None:
@@ -187,5 +187,5 @@ def _start_ticks(pid: int) -> int:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return 0
-    state, *rest = text.rpartition(")")[2].split()
-    return 0 if state == "Z" else int(rest[18])
+    state, *fields = text.rpartition(")")[2].split()
+    return 0 if state == "Z" else int(fields[18])

@@ -62,8 +62,8 @@ class LinkStates:
 
     def close(self) -> None:
         """Let go of the namespaces."""
-        for one in self._sockets.values():
-            one.close()
+        for socket_ in self._sockets.values():
+            socket_.close()
 
     def _is_up(self, link: Link) -> bool:
         namespace, interface = link.near

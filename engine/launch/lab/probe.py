@@ -72,8 +72,8 @@ def _remeasure(link: Link, first: Rates) -> Rates:
 
 
 def _nearest(link: Link, tries: Sequence[Rates]) -> Rates:
-    asked = link.rate_kbit / 1000
-    return Rates(*(min(way, key=lambda rate: abs(rate - asked)) for way in zip(*tries, strict=True)))
+    wanted_mbit = link.rate_kbit / 1000
+    return Rates(*(min(way, key=lambda rate: abs(rate - wanted_mbit)) for way in zip(*tries, strict=True)))
 
 
 def _refusal(link: Link, rates: Rates) -> str:
@@ -85,14 +85,14 @@ def _refusal(link: Link, rates: Rates) -> str:
 
 
 def _deviation(link: Link, rates: Rates) -> float:
-    asked = link.rate_kbit / 1000
-    return max(abs(rate / asked - 1) for rate in rates)
+    wanted_mbit = link.rate_kbit / 1000
+    return max(abs(rate / wanted_mbit - 1) for rate in rates)
 
 
 def _batches(links: Sequence[Link]) -> Iterator[list[Link]]:
     batch: list[Link] = []
     for link in links:
-        if batch and sum(one.rate_kbit for one in batch) + link.rate_kbit > _TOGETHER_KBIT:
+        if batch and sum(planned.rate_kbit for planned in batch) + link.rate_kbit > _TOGETHER_KBIT:
             yield batch
             batch = []
         batch.append(link)
@@ -130,11 +130,11 @@ def _promptly(read: Callable[[], int]) -> tuple[float, int]:
     """When a counter was read, and what it said; again where the reading was held up."""
     for _ in range(_READINGS):
         begin = time.perf_counter()
-        said = read()
+        answer = read()
         end = time.perf_counter()
         if end - begin < _PROMPT_SECONDS:
             break
-    return (begin + end) / 2, said
+    return (begin + end) / 2, answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +165,9 @@ class _Flow:
         try:
             yield sent
         finally:
-            for one in (sender, receiver):
+            for process in (sender, receiver):
                 with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+                    process.shutdown(socket.SHUT_RDWR)
             for thread in threads:
                 thread.join()
             sender.close()
@@ -182,21 +182,21 @@ class _Flow:
 
 
 def _listener(interface: str, buffer_bytes: int) -> socket.socket:
-    made = socket.socket()
-    answer = fcntl.ioctl(made, _SIOCGIFADDR, struct.pack("256s", interface.encode()))
-    made.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, buffer_bytes)
-    made.bind((socket.inet_ntoa(answer[20:24]), 0))
-    made.listen(1)
-    return made
+    listener = socket.socket()
+    answer = fcntl.ioctl(listener, _SIOCGIFADDR, struct.pack("256s", interface.encode()))
+    listener.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, buffer_bytes)
+    listener.bind((socket.inet_ntoa(answer[20:24]), 0))
+    listener.listen(1)
+    return listener
 
 
 def _connection(address: tuple[str, int], buffer_bytes: int) -> socket.socket:
-    made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, buffer_bytes)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
-    made.settimeout(_PATIENCE_SECONDS)
-    made.connect(address)
-    return made
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, buffer_bytes)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
+    connection.settimeout(_PATIENCE_SECONDS)
+    connection.connect(address)
+    return connection
 
 
 def _pour(sender: socket.socket) -> None:

@@ -33,14 +33,14 @@ class LabRank(NamedTuple):
 def list_labs() -> list[Lab]:
     """Every lab of which at least a part is there, whoever owns it."""
     labs = {lab.from_namespace(path.name) for path in netns.FOLDER.glob("workbench-lab-*")} - {None}
-    return sorted((one for one in labs if one), key=lambda one: (one.pid, one.serial, one.shape.code()))
+    return sorted((lab for lab in labs if lab), key=lambda lab: (lab.pid, lab.serial, lab.shape.code()))
 
 
 def sweep() -> list[Lab]:
     """Remove the labs whose owners are gone, and tell which they were."""
-    gone = [one for one in list_labs() if one.deserted]
-    for one in gone:
-        one.tear_down()
+    gone = [lab for lab in list_labs() if lab.deserted]
+    for lab_ in gone:
+        lab_.tear_down()
     return gone
 
 
@@ -52,39 +52,39 @@ def keep(shape: Shape) -> Lab:
     """
     with _registry_lock():
         sweep()
-        kept = lab.make_lasting_lab(shape)
-        if not kept.complete:
-            held = _lock(kept)
-            if held is None:
+        made = lab.make_lasting_lab(shape)
+        if not made.complete:
+            lock = _lock(made)
+            if lock is None:
                 raise LabError(
                     f"the lab of {shape} has a link that is down, and a run uses it; stop that run"
                 )
-            kept.tear_down()
-            os.close(held)
-            kept.set_up()
-    return kept
+            made.tear_down()
+            os.close(lock)
+            made.set_up()
+    return made
 
 
 def take_down() -> tuple[list[Lab], list[Lab]]:
     """Remove kept labs and leftovers; returns those and the ones that somebody uses, which stay."""
     with _registry_lock():
-        removed, left = sweep(), []
-        for one in list_labs():
-            held = _lock(one) if one.is_lasting else None
-            if held is None:
-                left.append(one)
+        removed, busy = sweep(), []
+        for lab in list_labs():
+            lock = _lock(lab) if lab.is_lasting else None
+            if lock is None:
+                busy.append(lab)
                 continue
-            one.tear_down()
-            removed.append(one)
-            os.close(held)
-    return removed, left
+            lab.tear_down()
+            removed.append(lab)
+            os.close(lock)
+    return removed, busy
 
 
-def hold(kept: Lab) -> int | None:
+def hold(lasting: Lab) -> int | None:
     """A descriptor that holds a kept lab for this process until it is closed; None if it is not complete or in use."""
-    if not kept.complete:
+    if not lasting.complete:
         return None
-    return _lock(kept)
+    return _lock(lasting)
 
 
 def traffic(end: End) -> Traffic | None:
@@ -120,9 +120,9 @@ def _is_under_way(folder: Path) -> bool:
     return run_folder.RunStatus.from_folder(folder).state == "running"
 
 
-def _lock(kept: Lab) -> int | None:
+def _lock(lasting: Lab) -> int | None:
     """A descriptor that keeps others from a kept lab; None if one of them has it. One that lost its switch is free."""
-    path = netns.FOLDER / kept.switch
+    path = netns.FOLDER / lasting.switch
     try:
         handle = os.open(path if path.exists() else os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -88,14 +88,14 @@ class Ranks:
 
     def _answers(self, workers: list[Worker]) -> list[float]:
         waiting: dict[Any, int] = {worker.tasks: rank for rank, worker in enumerate(workers)}
-        found, deadline = [], time.monotonic() + PATIENCE_SECONDS
+        answers, deadline = [], time.monotonic() + PATIENCE_SECONDS
         while waiting:
             ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise RankError(f"rank {min(waiting.values())} gave no answer in {PATIENCE_SECONDS:.0f} s")
             for pipe in ready:
-                found.append(_answer(pipe, waiting.pop(pipe)))
-        return found
+                answers.append(_answer(pipe, waiting.pop(pipe)))
+        return answers
 
 
 def _answer(pipe: Any, rank: int) -> float:
@@ -134,7 +134,7 @@ class Progress:
 
 
 def calibrate(
-    home: Path, asked: CalibrationRequest, should_stop: Callable[[], bool], tell: Callable[[Progress], None]
+    home: Path, request: CalibrationRequest, should_stop: Callable[[], bool], tell: Callable[[Progress], None]
 ) -> Calibration:
     """Measure, and store each curve as soon as it is done; a stop keeps those.
 
@@ -143,9 +143,9 @@ def calibrate(
         RankError: a rank died, failed or hung.
     """
     begin = time.monotonic()
-    ranks = _ranks(asked)
-    chosen = selection.choose(RunConfig().with_values({"device": asked.device}), ranks)
-    plans = plan(_machine(ranks, chosen), asked.quick)
+    ranks = _ranks(request)
+    chosen = selection.choose(RunConfig().with_values({"device": request.device}), ranks)
+    plans = plan(_machine(ranks, chosen), request.quick)
     calibration = Calibration(fingerprint.this_machine(), time.time(), 0.0, complete=False)
     tell(Progress("starting ranks", 0, len(plans)))
     with Ranks(ranks, chosen.kind, chosen.backend, group_sizes(ranks)) as working:
@@ -163,12 +163,12 @@ def calibrate(
     return calibration
 
 
-def _ranks(asked: CalibrationRequest) -> int:
-    if asked.ranks is not None:
-        if not 1 <= asked.ranks <= MOST_RANKS:
-            raise InputError("--ranks", asked.ranks, f"must be from 1 to {MOST_RANKS}")
-        return asked.ranks
-    gpus = 0 if asked.device == "cpu" else len(selection.visible(detection.open_library()))
+def _ranks(request: CalibrationRequest) -> int:
+    if request.ranks is not None:
+        if not 1 <= request.ranks <= MOST_RANKS:
+            raise InputError("--ranks", request.ranks, f"must be from 1 to {MOST_RANKS}")
+        return request.ranks
+    gpus = 0 if request.device == "cpu" else len(selection.visible(detection.open_library()))
     if gpus and selection.choose(RunConfig(), gpus).kind == "cuda":
         return gpus
     return min(_MOST_USUAL_RANKS, max(_USUAL_RANKS, psutil.cpu_count(logical=False) or 1))

@@ -27,7 +27,7 @@ from profilers.torch_private import own_store
 
 
 def measure_lab(
-    asked: Lab, should_stop: Callable[[], bool], tell: Callable[[Progress], None]
+    lab: Lab, should_stop: Callable[[], bool], tell: Callable[[Progress], None]
 ) -> HostLinks | None:
     """Of the lab that a configuration asks for; None if it was stopped.
 
@@ -36,29 +36,29 @@ def measure_lab(
         LabError: the lab could not be set up.
         RankError: a rank died, failed or hung.
     """
-    shape = shape_of(asked)
+    shape = shape_of(lab)
     if shape is None:
         raise InputError(
             "lab.hosts", None, "there is no lab; set lab.hosts or lab.islands, or name another file"
         )
     if not 2 <= shape.hosts <= MOST_HOSTS:
         raise InputError("lab.hosts", shape.hosts, f"links join from 2 to {MOST_HOSTS} hosts")
-    labs.require(asked)
-    began, place, workers = time.monotonic(), RankHosts(asked), list[Worker]()
+    labs.require(lab)
+    began, place, workers = time.monotonic(), RankHosts(lab), list[Worker]()
     try:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOAD)
         for rank, namespace in enumerate(place.namespaces(shape.hosts)):
             workers.append(_start(context, rank, shape.hosts, str(namespace), place))
-        found = _answer(workers, should_stop, _setup_counter(tell, shape.hosts * (shape.hosts - 1)))
+        rates = _answer(workers, should_stop, _setup_counter(tell, shape.hosts * (shape.hosts - 1)))
     finally:
         for worker in workers:
             worker.kill()
         place.close()
-    if found is None:
+    if rates is None:
         return None
     names = [f"host {host}" for host in range(shape.hosts)]
-    return host_links(shape.code(), names, found, "gloo", time.monotonic() - began)
+    return host_links(shape.code(), names, rates, "gloo", time.monotonic() - began)
 
 
 def _setup_counter(tell: Callable[[Progress], None], total: int) -> Callable[[str], None]:
@@ -98,25 +98,25 @@ def _answer(
 ) -> tuple[list[list[float]], ...] | None:
     """What the first rank found, once all are done; all find the same."""
     pipes: dict[Any, int] = {worker.tasks: rank for rank, worker in enumerate(workers)}
-    found, last = dict[int, Any](), time.monotonic()
-    while len(found) < len(workers):
+    answers, last = dict[int, Any](), time.monotonic()
+    while len(answers) < len(workers):
         if should_stop():
             return None
-        waiting: list[Any] = [pipe for pipe, rank in pipes.items() if rank not in found]
+        waiting: list[Any] = [pipe for pipe, rank in pipes.items() if rank not in answers]
         ready: list[Any] = wait(waiting, timeout=0.2)
         for pipe in ready:
             rank, last = pipes[pipe], time.monotonic()
             try:
-                said = pipe.recv()
+                message = pipe.recv()
             except (EOFError, OSError):
                 raise RankError(f"the rank on host {rank} died") from None
-            if isinstance(said, RankError):
-                raise RankError(f"the rank on host {rank} failed: {said}")
-            if isinstance(said, str):
-                tell(said)
+            if isinstance(message, RankError):
+                raise RankError(f"the rank on host {rank} failed: {message}")
+            if isinstance(message, str):
+                tell(message)
             else:
-                found[rank] = said
+                answers[rank] = message
         if time.monotonic() - last > PATIENCE.total_seconds():
             raise RankError(f"no host answered in {PATIENCE.total_seconds():.0f} s")
-    first: tuple[list[list[float]], ...] = found[0]
+    first: tuple[list[list[float]], ...] = answers[0]
     return first

@@ -56,7 +56,7 @@ def measure(me: Member, tell: Callable[[str], None] = lambda _: None) -> tuple[l
     """Seconds before the first byte and bytes/s [from][to] of each two ranks of the default group, and bytes/s of each
     island, together, in a table of one row (0: not measured). All ranks call it, and all get them.
     """
-    own = dict[int, tuple[float, float]]()
+    own_rates = dict[int, tuple[float, float]]()
     for source in range(me.world_size):
         for target in range(me.world_size):
             if source == target:
@@ -64,20 +64,20 @@ def measure(me: Member, tell: Callable[[str], None] = lambda _: None) -> tuple[l
             dist.barrier()
             if me.rank == source:
                 tell(f"from host {source} to host {target}")
-                own[target] = _measure_link(me, target)
+                own_rates[target] = _measure_link(me, target)
             elif me.rank == target:
                 _answer_messages(me, source)
-    rows, ranks = _all(me, "pairs", own), range(me.world_size)
+    rows, ranks = _all(me, "pairs", own_rates), range(me.world_size)
     alphas, rates = (
         [[row.get(str(to), (0.0, 0.0))[part] for to in ranks] for row in rows] for part in (0, 1)
     )
     return alphas, rates, [_islands_together(me, rates, tell)]
 
 
-def _all(me: Member, what: str, own: object) -> list[Any]:
+def _all(me: Member, key: str, value: object) -> list[Any]:
     """What each rank found, as JSON has it; told by the store."""
-    me.store.set(f"{what}-{me.rank}", json.dumps(own))
-    return [json.loads(me.store.get(f"{what}-{number}")) for number in range(me.world_size)]
+    me.store.set(f"{key}-{me.rank}", json.dumps(value))
+    return [json.loads(me.store.get(f"{key}-{number}")) for number in range(me.world_size)]
 
 
 def _measure_link(me: Member, target: int) -> tuple[float, float]:
@@ -90,9 +90,9 @@ def _measure_link(me: Member, target: int) -> tuple[float, float]:
     bytes_ = _FIRST_BYTES
     while _message_seconds(me, target, bytes_) < _LONG_SECONDS and bytes_ < _MOST_BYTES:
         bytes_ *= 4
-    rest = [_rest_of(me, target, bytes_) for _ in range(_REPEATS)]
+    seconds = [_rest_of(me, target, bytes_) for _ in range(_REPEATS)]
     _announce(me, target, 0)
-    return alpha, (bytes_ - bytes_ // 4) / max(median(rest), 1e-9)
+    return alpha, (bytes_ - bytes_ // 4) / max(median(seconds), 1e-9)
 
 
 def _answer_messages(me: Member, source: int) -> None:
@@ -102,22 +102,22 @@ def _answer_messages(me: Member, source: int) -> None:
             _receive(_buffer(me, bytes_), source)
             _send(_buffer(me, 1), source)
             continue
-        first, rest = _buffer(me, -bytes_ // 4), _buffer(me, -bytes_ - -bytes_ // 4)
+        first, remainder = _buffer(me, -bytes_ // 4), _buffer(me, -bytes_ - -bytes_ // 4)
         _receive(first, source)
         begin = time.perf_counter()
-        _receive(rest, source)
+        _receive(remainder, source)
         _send(torch.tensor([time.perf_counter() - begin], dtype=torch.float64, device=me.device), source)
 
 
 def _rest_of(me: Member, target: int, bytes_: int) -> float:
     """Seconds between the arrivals of a quarter of a message and of its rest, by the clock of who gets it."""
-    first, rest = _buffer(me, bytes_ // 4), _buffer(me, bytes_ - bytes_ // 4)
-    told = torch.zeros(1, dtype=torch.float64, device=me.device)
+    first, remainder = _buffer(me, bytes_ // 4), _buffer(me, bytes_ - bytes_ // 4)
+    seconds = torch.zeros(1, dtype=torch.float64, device=me.device)
     _announce(me, target, -bytes_)
     _send(first, target)
-    _send(rest, target)
-    _receive(told, target)
-    return float(told)
+    _send(remainder, target)
+    _receive(seconds, target)
+    return float(seconds)
 
 
 def _message_seconds(me: Member, target: int, bytes_: int) -> float:
@@ -132,15 +132,17 @@ def _message_seconds(me: Member, target: int, bytes_: int) -> float:
 
 def _islands_together(me: Member, rates: list[list[float]], tell: Callable[[str], None]) -> list[float]:
     """Bytes/s of each island's hosts, all sending out of it at once; 0 of one host, or where all are on one."""
-    islands, found = islands_of(rates), list[float]()
+    islands, slowdowns = islands_of(rates), list[float]()
     for island in range(max(islands) + 1):
-        inside = [host for host, own in enumerate(islands) if own == island]
-        outside = [host for host, own in enumerate(islands) if own != island]
+        inside = [host for host, island_of_host in enumerate(islands) if island_of_host == island]
+        outside = [host for host, island_of_host in enumerate(islands) if island_of_host != island]
         flows = list(zip(inside, outside, strict=False))
         if len(flows) < 2:
-            found.append(0.0)
+            slowdowns.append(0.0)
             continue
-        sizes = [max(_FIRST_BYTES, int(rates[one][other] * _TOGETHER_SECONDS)) for one, other in flows]
+        sizes = [
+            max(_FIRST_BYTES, int(rates[source][target] * _TOGETHER_SECONDS)) for source, target in flows
+        ]
         dist.barrier()
         if me.rank == inside[0]:
             tell(f"hosts {', '.join(map(str, inside))} together")
@@ -151,8 +153,8 @@ def _islands_together(me: Member, rates: list[list[float]], tell: Callable[[str]
                 _announce(me, target, 0)
             elif me.rank == target:
                 _answer_messages(me, source)
-        found.append(sum(sizes) / max(_all(me, f"island-{island}", took)))
-    return found
+        slowdowns.append(sum(sizes) / max(_all(me, f"island-{island}", took)))
+    return slowdowns
 
 
 def _buffer(me: Member, bytes_: int) -> Tensor:
@@ -164,9 +166,9 @@ def _announce(me: Member, target: int, bytes_: int) -> None:
 
 
 def _receive_announcement(me: Member, source: int) -> int:
-    told = torch.zeros(1, dtype=torch.int64, device=me.device)
-    _receive(told, source)
-    return int(told)
+    announced = torch.zeros(1, dtype=torch.int64, device=me.device)
+    _receive(announced, source)
+    return int(announced)
 
 
 def _send(tensor: Tensor, target: int) -> None:
@@ -185,10 +187,10 @@ def _wait(tensor: Tensor) -> None:
 
 
 def host_links(
-    key: str, hosts: Sequence[str], found: tuple[list[list[float]], ...], backend: str, seconds: float
+    key: str, hosts: Sequence[str], matrices: tuple[list[list[float]], ...], backend: str, seconds: float
 ) -> HostLinks:
     """What :func:`measure` found, as it is kept."""
-    alphas, rates, together = found
+    alphas, rates, together = matrices
     return HostLinks(
         key,
         tuple(hosts),
@@ -208,15 +210,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, required=True, help="the JSON file that rank 0 writes")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     try:
         if not 2 <= world <= MOST_HOSTS:
             remedy = f"must be from 2 to {MOST_HOSTS}: start it with torchrun, one process on each node"
             raise InputError("ranks", world, remedy)
-        if rank == 0 and not given.out.parent.is_dir():
-            raise InputError("--out", str(given.out), "is in no folder that there is; make it first")
-        chosen = choose(RunConfig().with_values({"device": given.device}), 1)
+        if rank == 0 and not options.out.parent.is_dir():
+            raise InputError("--out", str(options.out), "is in no folder that there is; make it first")
+        chosen = choose(RunConfig().with_values({"device": options.device}), 1)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -225,12 +227,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = device_of(chosen.kind, int(os.environ.get("LOCAL_RANK", "0")))
     me = Member(rank, world, device, own_store("host-links"))
     names: list[str] = _all(me, "name", socket.gethostname())
-    found = measure(me, lambda what: print(what, file=sys.stderr, flush=True))
+    rates = measure(me, lambda text: print(text, file=sys.stderr, flush=True))
     if rank == 0:
         hosts = _unique_names(names)
-        links = host_links(key_of(hosts), hosts, found, chosen.backend, time.monotonic() - begin)
-        given.out.write_bytes(msgspec.json.format(msgspec.json.encode(links.as_dict())))
-        print(f"{links.words()}: {given.out}")
+        links = host_links(key_of(hosts), hosts, rates, chosen.backend, time.monotonic() - begin)
+        options.out.write_bytes(msgspec.json.format(msgspec.json.encode(links.as_dict())))
+        print(f"{links.words()}: {options.out}")
     dist.barrier()
     dist.destroy_process_group()
     return 0

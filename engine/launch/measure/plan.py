@@ -45,8 +45,8 @@ class CurvePlan:
     def label(self) -> str:
         """What is measured, in words for people."""
         words = {"gemm": f"{self.name} matrix products", "memory": f"memory {self.name}"}
-        what = words.get(self.kind, self.name.replace("_", " "))
-        return f"{what}, {several(self.ranks, 'ranks')}"
+        name = words.get(self.kind, self.name.replace("_", " "))
+        return f"{name}, {several(self.ranks, 'ranks')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +170,8 @@ def measure(plan: CurvePlan, timed: Timed, should_stop: Callable[[], bool]) -> t
         StoppedError: ``should_stop`` answered yes.
     """
     deadline = time.monotonic() + plan.seconds
-    asked = _with_stop_check(timed, should_stop)
-    tried = _try_out(plan, asked)
+    checked = _with_stop_check(timed, should_stop)
+    tried = _try_out(plan, checked)
     window = min(_LONGEST_WINDOW_SECONDS, plan.seconds / (len(tried) * 2 * _LEAST))
     seconds: dict[Size, list[float]] = {estimate.size: [] for estimate in tried}
     order = random.Random(plan.label)
@@ -181,7 +181,7 @@ def measure(plan: CurvePlan, timed: Timed, should_stop: Callable[[], bool]) -> t
         if late > 0 and (done >= _LEAST or (late > plan.seconds / 2 and done)):
             break
         for size in order.sample(list(seconds), len(seconds)):
-            latest[size] = asked(size.value, _calls(window, latest[size]))
+            latest[size] = checked(size.value, _calls(window, latest[size]))
             seconds[size].append(latest[size])
     return tuple(_point(size, windows) for size, windows in seconds.items())
 

@@ -92,8 +92,8 @@ def _pass_over_memory(cell: Cell, device: torch.device) -> Work:
 
 def _transfer(cell: Cell, device: torch.device) -> Work:
     host = torch.ones(cell.size, dtype=torch.uint8, pin_memory=cell.name.endswith("_pinned"))
-    there = torch.ones(cell.size, dtype=torch.uint8, device=device)
-    source, target = (host, there) if cell.name.startswith("host_to_device") else (there, host)
+    copy = torch.ones(cell.size, dtype=torch.uint8, device=device)
+    source, target = (host, copy) if cell.name.startswith("host_to_device") else (copy, host)
     return lambda: target.copy_(source, non_blocking=True)
 
 

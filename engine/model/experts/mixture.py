@@ -195,8 +195,8 @@ class ExpertLoad:
 
     def take(self) -> Tensor | None:
         """The sums since the last call; None where there was no report."""
-        taken, self._sums = self._sums, None
-        return taken
+        sums, self._sums = self._sums, None
+        return sums
 
 
 class ExpertLinear(nn.Module):
@@ -255,13 +255,13 @@ class Mixture(nn.Module):
         routing = self.router(tokens)
         counts = routing.counts()
         text = routing if self.text is None else routing.first(self.text.tokens)
-        told = counts if self.text is None else text.counts()
-        weights, loss = self._balance(routing.weights, text, told)
+        counted = counts if self.text is None else text.counts()
+        weights, loss = self._balance(routing.weights, text, counted)
         placement, results = self._dispatch(tokens, routing, counts)
         dropped = None if placement.is_full else counts - placement.filled_slots(self.shape.experts)
         bucketed = None if self.buckets is None else self.buckets.last
         probability = text.probabilities.detach().sum(dim=0) / max(1, len(text.probabilities))
-        self.report = MixtureReport(loss, told, dropped, probability, bucketed)
+        self.report = MixtureReport(loss, counted, dropped, probability, bucketed)
         return combine(results, weights, placement).view_as(x)
 
     def _balance(self, weights: Tensor, text: Routing, counts: Tensor) -> tuple[Tensor, Tensor | None]:

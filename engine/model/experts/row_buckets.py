@@ -62,8 +62,8 @@ def directions(width: int, seed: int) -> Tensor:
     """
     generator = RandomStreams(seed, 0, lambda: 0, torch.device("cpu")).once(_DRAWN)
     drawn = torch.randn(HASHES, width, min(WIDTH, width), generator=generator)
-    found: Tensor = torch.linalg.qr(drawn)[0].transpose(1, 2)
-    return found.repeat(1, -(-WIDTH // found.shape[1]), 1)[:, :WIDTH].flatten(0, 1)
+    turned: Tensor = torch.linalg.qr(drawn)[0].transpose(1, 2)
+    return turned.repeat(1, -(-WIDTH // turned.shape[1]), 1)[:, :WIDTH].flatten(0, 1)
 
 
 @torch.no_grad()
@@ -74,8 +74,8 @@ def bucket_rows(rows: Tensor, counts: Tensor, into: int, turned: Tensor) -> tupl
     """
     number = torch.arange(len(rows), device=rows.device)
     expert = _experts_of(counts, len(rows))
-    seen = rows.float()
-    places = (seen - seen.mean(dim=0)) @ turned.t()
+    values = rows.float()
+    places = (values - values.mean(dim=0)) @ turned.t()
     key, order = _keys(places, expert).sort(stable=True)
     splits = _splits(key, places[order])[:into]
     starts = torch.zeros_like(number).index_fill_(0, splits, 1)
@@ -87,8 +87,8 @@ def bucket_rows(rows: Tensor, counts: Tensor, into: int, turned: Tensor) -> tupl
     renumbered[by_first] = torch.arange(into, device=rows.device)
     of = renumbered[of]
     sizes = torch.zeros_like(by_first).scatter_add_(0, of, torch.ones_like(of))
-    own = torch.zeros_like(counts).scatter_add_(0, expert[first], torch.ones_like(first))
-    return Buckets(of, of.argsort(stable=True), sizes), own
+    own_counts = torch.zeros_like(counts).scatter_add_(0, expert[first], torch.ones_like(first))
+    return Buckets(of, of.argsort(stable=True), sizes), own_counts
 
 
 def _keys(places: Tensor, expert: Tensor) -> Tensor:
@@ -153,26 +153,32 @@ class RowBuckets:
         self.last: Tensor | None = None
 
     def run(
-        self, rows: Tensor, counts: Tensor, exchange: Callable[[Tensor, Tensor], Tensor], told: bool
+        self, rows: Tensor, counts: Tensor, exchange: Callable[[Tensor, Tensor], Tensor], recorded: bool
     ) -> Tensor:
         """Rows [rows, width] sorted by expert -> results in the same order, of which ``exchange`` gives those of fewer
-        rows and their counts. With ``told`` what became of them is ``last``.
+        rows and their counts. With ``recorded`` what became of them is ``last``.
         """
         into = bucket_count(len(rows), len(counts), self.share)
-        buckets, own = bucket_rows(rows, counts, into, self._turned)
+        buckets, own_counts = bucket_rows(rows, counts, into, self._turned)
         means = apply(_Means, rows, *buckets)
-        self.last = _bucket_statistics(rows.detach(), means.detach(), buckets, counts, own) if told else None
-        results = apply(_ExpandBuckets, exchange(means, own), *buckets)
+        self.last = (
+            _bucket_statistics(rows.detach(), means.detach(), buckets, counts, own_counts)
+            if recorded
+            else None
+        )
+        results = apply(_ExpandBuckets, exchange(means, own_counts), *buckets)
         if not self.adds_residual:
             return results
         return apply(_AddDistances, results, rows, 1 / self._parts, *buckets)
 
 
-def _bucket_statistics(rows: Tensor, means: Tensor, buckets: Buckets, counts: Tensor, own: Tensor) -> Tensor:
+def _bucket_statistics(
+    rows: Tensor, means: Tensor, buckets: Buckets, counts: Tensor, own_counts: Tensor
+) -> Tensor:
     lengths = rows.float().norm(dim=1).clamp_min(1e-30)
     apart = (buckets.distances(rows, means).norm(dim=1) / lengths).double()
     expert = _experts_of(counts, len(rows))
-    return torch.stack((own.double(), apart.new_zeros(len(counts)).scatter_add_(0, expert, apart)))
+    return torch.stack((own_counts.double(), apart.new_zeros(len(counts)).scatter_add_(0, expert, apart)))
 
 
 def _experts_of(counts: Tensor, rows: int) -> Tensor:
@@ -214,8 +220,8 @@ class _AddDistances(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, results: Tensor, rows: Tensor, part: float, *buckets: Tensor) -> Tensor:
         ctx.save_for_backward(*buckets)
-        ctx.part, own = part, Buckets(*buckets)
-        return (results.float() + part * own.distances(rows, own.means(rows))).to(results.dtype)
+        ctx.part, unpacked = part, Buckets(*buckets)
+        return (results.float() + part * unpacked.distances(rows, unpacked.means(rows))).to(results.dtype)
 
     @staticmethod
     @once_differentiable

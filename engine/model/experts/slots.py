@@ -56,7 +56,7 @@ class ExpertCache:
     def chose(self, layer: int, keys: Sequence[Key], trains: bool) -> None:
         """The gate has chosen, and these are asked for now; if it ``trains``, once more in a backward."""
         self._forwards[layer] = self._forwards[layer] * _FADES + 1.0
-        for key in [one for one in self._counts if one[0] == layer]:
+        for key in [chosen_key for chosen_key in self._counts if chosen_key[0] == layer]:
             self._counts[key] *= _FADES
         for key in keys:
             self._counts[key] = self._counts.get(key, 0.0) + 1.0
@@ -64,23 +64,25 @@ class ExpertCache:
         if trains:
             self._due |= self._soon
 
-    def ask(self, key: Key, returns: bool, held: Iterable[Key] = ()) -> tuple[int, bool] | None:
-        """The slot of a key, and whether it had it; None where all slots are ``held``. ``returns``: for a backward."""
+    def ask(self, key: Key, returns: bool, protected: Iterable[Key] = ()) -> tuple[int, bool] | None:
+        """The slot of a key, and whether it had it; None where all are ``protected``. ``returns``: for a backward."""
         self._soon.discard(key)
         if returns:
             self._due.discard(key)
-        return self.place(key, returns, held)
+        return self.place(key, returns, protected)
 
-    def place(self, key: Key, returns: bool, held: Iterable[Key] = ()) -> tuple[int, bool] | None:
+    def place(self, key: Key, returns: bool, protected: Iterable[Key] = ()) -> tuple[int, bool] | None:
         """The same ahead of need."""
         if key in self._slot:
             return self._slot[key], True
         if not self._free:
-            may_leave = self._slot.keys() - set(held)
+            may_leave = self._slot.keys() - set(protected)
             if not may_leave:
                 return None
             now = self._place(key[0], returns)
-            self._free.append(self._slot.pop(max(may_leave, key=lambda one: self._next_use(one, now))))
+            self._free.append(
+                self._slot.pop(max(may_leave, key=lambda candidate: self._next_use(candidate, now)))
+            )
         self._slot[key] = self._free.pop()
         return self._slot[key], False
 
@@ -148,23 +150,25 @@ class ExpertSlots:
     @property
     def slot_bytes(self) -> int:
         """Of one slot."""
-        return sum(one[0].nbytes for one in next(iter(self._homes.values())))
+        return sum(matrix[0].nbytes for matrix in next(iter(self._homes.values())))
 
     @property
     def held_bytes(self) -> int:
         """Of all slots that were needed so far."""
-        return sum(part.nbytes for one in self._experts for part in one.parts)
+        return sum(part.nbytes for expert in self._experts for part in expert.parts)
 
     @property
     def experts(self) -> int:
         """Those of the rank, in all layers."""
-        return sum(len(one[0]) for one in self._homes.values())
+        return sum(len(home[0]) for home in self._homes.values())
 
     def adopt(self, layer: int, weights: Sequence[nn.Parameter]) -> None:
         """Gate, up and down of a layer's experts, [experts, out, in] each: their values move home, and what is left of
         them takes no memory. ``home`` of each is what an optimizer updates.
         """
-        self._homes[layer] = tuple(self._move_home(layer, place, one) for place, one in enumerate(weights))
+        self._homes[layer] = tuple(
+            self._move_home(layer, place, weight) for place, weight in enumerate(weights)
+        )
         self._cache = ExpertCache(self.count, sorted(self._homes))
         for weight, home in zip(weights, self._homes[layer], strict=True):
             weight.untyped_storage().resize_(0)
@@ -196,15 +200,17 @@ class ExpertSlots:
 
     def next_backward_experts(self, layer: int) -> list[Key]:
         """Those of the layer whose backward comes next."""
-        return self._chosen.get(max((one for one in self._chosen if one < layer), default=-1), [])[::-1]
+        return self._chosen.get(
+            max((earlier for earlier in self._chosen if earlier < layer), default=-1), []
+        )[::-1]
 
     def take(self, key: Key, following: Iterable[Key], returns: bool) -> tuple[Tensor, Tensor, Tensor]:
         """An expert's matrices in its slot; the first of those ``following`` that have none set out for theirs."""
-        found = self._cache.ask(key, returns, self._coming)
-        while found is None:
+        placed = self._cache.ask(key, returns, self._coming)
+        while placed is None:
             self._settle()
-            found = self._cache.ask(key, returns, self._coming)
-        slot, was_there = found
+            placed = self._cache.ask(key, returns, self._coming)
+        slot, was_there = placed
         if not was_there:
             self._coming[key] = self._fetch(key, slot)
         self._note(key, was_there)
@@ -236,7 +242,7 @@ class ExpertSlots:
         layer, expert = key
         while len(self._experts) <= slot:
             self._experts.append(self._make_slot())
-        sources = [one[expert] for one in self._homes[layer]]
+        sources = [matrix[expert] for matrix in self._homes[layer]]
         self.use.fetched_bytes += self.slot_bytes
         targets = self._experts[slot].parts
 
@@ -270,8 +276,8 @@ class ExpertSlots:
 
 def slots_of(parameter: nn.Parameter) -> ExpertSlots | None:
     """Those that an expert's matrices are used in; None of other parameters."""
-    found: ExpertSlots | None = getattr(parameter, "slots", None)
-    return found
+    slots: ExpertSlots | None = getattr(parameter, "slots", None)
+    return slots
 
 
 class _SlottedProducts(torch.autograd.Function):
@@ -284,15 +290,15 @@ class _SlottedProducts(torch.autograd.Function):
         chosen, width = slots.chosen_experts(layer, sizes, ctx.needs_input_grad[0]), weights[0].shape[1]
         gates, ups = rows.new_empty(len(rows), width), rows.new_empty(len(rows), width)
         out = torch.empty_like(rows)
-        parts = [one.split(sizes) for one in (rows, gates, ups, out)]
+        parts = [tensor.split(sizes) for tensor in (rows, gates, ups, out)]
         for place, key in enumerate(chosen):
-            gate, up, down = (one.to(rows.dtype) for one in slots.take(key, chosen[place + 1 :], False))
+            gate, up, down = (matrix.to(rows.dtype) for matrix in slots.take(key, chosen[place + 1 :], False))
             x, into_gate, into_up, into = (part[key[1]] for part in parts)
             into_gate.copy_(F.linear(x, gate))
             into_up.copy_(F.linear(x, up))
             into.copy_(F.linear(F.silu(into_gate) * into_up, down))
         ctx.save_for_backward(rows, gates, ups)
-        ctx.known = sizes, layer, slots, chosen, [tuple(one.shape) for one in weights]
+        ctx.known = sizes, layer, slots, chosen, [tuple(weight.shape) for weight in weights]
         return out
 
     @staticmethod
@@ -302,10 +308,10 @@ class _SlottedProducts(torch.autograd.Function):
         sizes, layer, slots, chosen, shapes = ctx.known
         of_weights = [rows.new_zeros(shape, dtype=torch.float32) for shape in shapes]
         of_rows = torch.empty_like(rows)
-        parts = [one.split(sizes) for one in (rows, gates, ups, gradient, of_rows)]
+        parts = [tensor.split(sizes) for tensor in (rows, gates, ups, gradient, of_rows)]
         order = [*reversed(chosen), *slots.next_backward_experts(layer)]
         for place, key in enumerate(order[: len(chosen)]):
-            gate, up, down = (one.to(rows.dtype) for one in slots.take(key, order[place + 1 :], True))
+            gate, up, down = (matrix.to(rows.dtype) for matrix in slots.take(key, order[place + 1 :], True))
             x, a, b, back, into = (part[key[1]] for part in parts)
             share = a.sigmoid()
             active = a * share

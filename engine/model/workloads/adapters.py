@@ -74,8 +74,8 @@ class TokenMixer(LowRank):
         """The change of the state."""
         narrow = linear(x, self.down)
         if self.looks_back:
-            seen = torch.arange(1, len(x) + 1, device=x.device, dtype=torch.float32).rsqrt()
-            weights = ((self.writes * seen.unsqueeze(1)) @ self.reads.t()).tril()
+            scale = torch.arange(1, len(x) + 1, device=x.device, dtype=torch.float32).rsqrt()
+            weights = ((self.writes * scale.unsqueeze(1)) @ self.reads.t()).tril()
         else:
             weights = self.writes / math.sqrt(len(x)) @ self.reads.t()
         mixed = (weights.to(x.dtype) @ narrow.flatten(1)).view_as(narrow)
@@ -97,11 +97,11 @@ class MixerInput(NamedTuple):
     looks_back: bool = True
 
 
-def make_mixer(layer: int, seen: MixerInput, rank: int) -> LowRank:
+def make_mixer(layer: int, shape: MixerInput, rank: int) -> LowRank:
     """That of a layer of the whole model."""
     if mixes_tokens(layer):
-        return TokenMixer(seen.hidden, rank, seen.sequence, seen.looks_back)
-    return ChannelMixer(seen.hidden, seen.hidden, rank)
+        return TokenMixer(shape.hidden, rank, shape.sequence, shape.looks_back)
+    return ChannelMixer(shape.hidden, shape.hidden, rank)
 
 
 class SideNetwork(nn.Module):
@@ -109,15 +109,15 @@ class SideNetwork(nn.Module):
 
     tp_dim = None
 
-    def __init__(self, layers: Sequence[int], seen: MixerInput, rank: int) -> None:
+    def __init__(self, layers: Sequence[int], shape: MixerInput, rank: int) -> None:
         super().__init__()
-        self.mixers = nn.ModuleDict({str(layer): make_mixer(layer, seen, rank) for layer in layers})
+        self.mixers = nn.ModuleDict({str(layer): make_mixer(layer, shape, rank) for layer in layers})
 
-    def forward(self, given: Iterator[Tensor]) -> Tensor:
-        """What the last block gave, changed by the state; ``given`` computes block after block."""
+    def forward(self, activations: Iterator[Tensor]) -> Tensor:
+        """What the last block gave, changed by the state; ``activations`` computes block after block."""
         state: Tensor | None = None
         features: Tensor | None = None
-        for mixer, features in zip(self.mixers.values(), given, strict=True):
+        for mixer, features in zip(self.mixers.values(), activations, strict=True):
             x = features / _length(features)
             change = mixer(x if state is None else x + state)
             state = change if state is None else state + change
@@ -130,8 +130,8 @@ class SideDecoder(Decoder):
 
     def __init__(self, *arguments: Any, rank: int, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        seen = MixerInput(arguments[0].hidden, named["sequence_length"])
-        self.side = SideNetwork(self.numbers, seen, rank)
+        shape = MixerInput(arguments[0].hidden, named["sequence_length"])
+        self.side = SideNetwork(self.numbers, shape, rank)
 
     def units(self) -> list[nn.Module]:
         """With the network, which is used beside its blocks."""
@@ -177,7 +177,7 @@ def freeze(model: nn.Module) -> None:
 
 def stand_beside_linears(blocks: nn.Module, rank: int) -> None:
     """Factors for each of torch's own matrices."""
-    for matrix in [one for one in blocks.modules() if isinstance(one, nn.Linear)]:
+    for matrix in [module for module in blocks.modules() if isinstance(module, nn.Linear)]:
         matrix.side = LowRank(matrix.out_features, matrix.in_features, rank)
         matrix.register_forward_hook(_add_side)
 

@@ -47,13 +47,13 @@ class PrefetchedBatches:
         batch, use = (first, count), self.use
         if self._coming and self._coming[0][0] != batch:
             self._drop()
-        known = bool(self._coming)
-        made = self._coming.popleft()[1] if known else self._begin(batch)
+        was_ahead = bool(self._coming)
+        pending = self._coming.popleft()[1] if was_ahead else self._begin(batch)
         use.asked += 1
-        use.ready += known and made.done()
+        use.ready += was_ahead and pending.done()
         began = time.perf_counter()
         try:
-            return made.result()
+            return pending.result()
         finally:
             use.waited_seconds += time.perf_counter() - began
 
@@ -64,17 +64,17 @@ class PrefetchedBatches:
     def expect(self, first: int, count: int, apart: int) -> None:
         """The next batches begin at ``first`` and so far ``apart``, with ``count`` samples each."""
         wanted = [(first + place * apart, count) for place in range(self.registers)]
-        known = [batch for batch, _ in self._coming]
-        if known != wanted[: len(known)]:
+        expected = [batch for batch, _ in self._coming]
+        if expected != wanted[: len(expected)]:
             self._drop()
-            known = []
-        for batch in wanted[len(known) :]:
+            expected = []
+        for batch in wanted[len(expected) :]:
             self._coming.append((batch, self._begin(batch)))
 
     def close(self) -> None:
         """Nobody asks any more; waits for what is being made."""
-        for _, made in self._coming:
-            made.cancel()
+        for _, pending in self._coming:
+            pending.cancel()
         self._thread.shutdown()
 
     def _begin(self, batch: _Batch) -> Future[_Pair]:

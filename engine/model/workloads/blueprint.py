@@ -40,37 +40,37 @@ def _call_factory(config: RunConfig) -> object:
     except InputError:
         raise
     except Exception as error:
-        given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+        arguments = ", ".join(f"{key}={value!r}" for key, value in options.items())
         raise InputError(
-            FIELD, name, f"its factory raises {exception_line(error)}; called with ({given})"
+            FIELD, name, f"its factory raises {exception_line(error)}; called with ({arguments})"
         ) from error
     except SystemExit as error:
         raise InputError(FIELD, name, f"its factory ends the program ({error})") from error
 
 
-def _check_workload(config: RunConfig, made: object) -> Workload:
+def _check_workload(config: RunConfig, result: object) -> Workload:
     spec = config.model.workload
-    if not isinstance(made, Workload):
-        kind = type(made).__name__
+    if not isinstance(result, Workload):
+        kind = type(result).__name__
         remedy = f"its factory returns {kind}; it has to return an engine.model.workload.Workload"
         raise InputError(FIELD, spec, remedy)
-    if made.weights is not None and not isinstance(made.weights, Mapping):
-        kind = type(made.weights).__name__
+    if result.weights is not None and not isinstance(result.weights, Mapping):
+        kind = type(result.weights).__name__
         raise InputError(FIELD, spec, f"its weights are {kind}; they have to be tensors by parameter name")
-    if not made.blocks:
+    if not result.blocks:
         raise InputError(FIELD, spec, "lists no blocks; give at least one")
-    if config.model.tied_embeddings and made.tied is None:
+    if config.model.tied_embeddings and result.tied is None:
         remedy = f"{spec} does not name them (tied=(..., ...) of its Workload); set it to false"
         raise InputError("model.tied_embeddings", True, remedy)
-    for axis in made.splits:
+    for axis in result.splits:
         if axis not in ("tp", "cp"):
             raise InputError(FIELD, spec, f"splits over {axis!r}; it can name tp and cp")
-    functions = {"loss": made.loss, "first": made.first, "last": made.last, "metric": made.metric}
-    functions |= {f"blocks[{place}]": one for place, one in enumerate(made.blocks)}
-    for what, one in functions.items():
-        if not callable(one) and (one is not None or what == "loss"):
-            raise InputError(FIELD, spec, f"its {what} is {type(one).__name__}, not a function")
-    return made
+    functions = {"loss": result.loss, "first": result.first, "last": result.last, "metric": result.metric}
+    functions |= {f"blocks[{place}]": block for place, block in enumerate(result.blocks)}
+    for role, function in functions.items():
+        if not callable(function) and (function is not None or role == "loss"):
+            raise InputError(FIELD, spec, f"its {role} is {type(function).__name__}, not a function")
+    return result
 
 
 def _factory(spec: str) -> Any:
@@ -85,11 +85,11 @@ def _factory(spec: str) -> Any:
         raise InputError(FIELD, spec, f"{where} cannot be imported: {exception_line(error)}") from error
     factory = getattr(module, name, None)
     if factory is None:
-        own = [
-            key for key, one in vars(module).items()
-            if callable(one) and getattr(one, "__module__", "") == module.__name__
+        factories = [
+            key for key, value in vars(module).items()
+            if callable(value) and getattr(value, "__module__", "") == module.__name__
         ]  # fmt: skip
-        remedy = f"{where} has no {name}; functions and classes of its own: {', '.join(own) or 'none'}"
+        remedy = f"{where} has no {name}; functions and classes of its own: {', '.join(factories) or 'none'}"
         raise InputError(FIELD, spec, remedy)
     if not callable(factory):
         raise InputError(FIELD, spec, f"{name} is {type(factory).__name__}, not a function")
@@ -98,9 +98,9 @@ def _factory(spec: str) -> Any:
 
 def _import_module(name: str) -> ModuleType:
     """A module of what is installed, or of the folder that the command was started in."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.append(folder)
     importlib.invalidate_caches()
     return importlib.import_module(name)
 
@@ -113,12 +113,12 @@ def _from_file(path: Path) -> ModuleType:
     if beside not in sys.path:
         sys.path.append(beside)
     name = f"workload_{abs(hash(str(path.absolute()))):x}"
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickles look there
     try:
-        found.loader.exec_module(module)
+        spec.loader.exec_module(module)
     except BaseException:
         with contextlib.suppress(KeyError):
             del sys.modules[name]

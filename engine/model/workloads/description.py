@@ -50,14 +50,14 @@ def describe(blueprint: ListedBlueprint) -> WorkloadFacts:
 
 def elements(module: nn.Module) -> int:
     """Parameters of a module."""
-    return sum(math.prod(one.shape) for one in module.parameters())
+    return sum(math.prod(parameter.shape) for parameter in module.parameters())
 
 
 def _narrowest(parts: dict[str, nn.Module]) -> int | None:
     """Side of a block's matrix."""
     blocks = [module for name, module in parts.items() if name.startswith("blocks.")]
-    matrices = [one for block in blocks for one in block.modules() if isinstance(one, nn.Linear)]
-    return min((min(one.in_features, one.out_features) for one in matrices), default=None)
+    matrices = [module for block in blocks for module in block.modules() if isinstance(module, nn.Linear)]
+    return min((min(matrix.in_features, matrix.out_features) for matrix in matrices), default=None)
 
 
 def _places_width(blueprint: ListedBlueprint) -> tuple[int, int] | None:
@@ -65,8 +65,8 @@ def _places_width(blueprint: ListedBlueprint) -> tuple[int, int] | None:
     if _why_no_shapes(blueprint):
         return None
     shapes = set(blueprint.shapes(1))
-    alike = len(shapes) == 1 and all(len(one) == 3 for one in shapes)
-    return next((one[1], one[2]) for one in shapes) if alike else None
+    alike = len(shapes) == 1 and all(len(shape) == 3 for shape in shapes)
+    return next((shape[1], shape[2]) for shape in shapes) if alike else None
 
 
 def _why_no_shapes(blueprint: ListedBlueprint) -> str:
@@ -93,11 +93,11 @@ def _check_samples(blueprint: ListedBlueprint) -> None:
 
 def _check_shared(spec: str, parts: dict[str, nn.Module]) -> None:
     """A pipeline or ZeRO would make two parameters of one."""
-    seen: dict[int, str] = {}
+    names: dict[int, str] = {}
     for name, module in parts.items():
-        for own, parameter in module.named_parameters(remove_duplicate=False):
-            full = f"{name}.{own}"
-            other = seen.setdefault(id(parameter), full)
+        for parameter_name, parameter in module.named_parameters(remove_duplicate=False):
+            full = f"{name}.{parameter_name}"
+            other = names.setdefault(id(parameter), full)
             if other != full:
                 remedy = f"{other} and {full} are one parameter; each part has to have its own"
                 raise InputError(FIELD, spec, remedy)
@@ -108,8 +108,8 @@ def _check_all_used(blueprint: ListedBlueprint, parts: dict[str, nn.Module]) -> 
     weights = blueprint.workload.weights
     if not isinstance(weights, dict):
         return
-    own = {f"{name}.{key}" for name, module in parts.items() for key, _ in module.named_parameters()}
-    if other := next((name for name in weights if name not in own), None):
+    names = {f"{name}.{key}" for name, module in parts.items() for key, _ in module.named_parameters()}
+    if other := next((name for name in weights if name not in names), None):
         remedy = f"its weights have {other}, and no part has such a parameter; leave it out"
         raise InputError(FIELD, blueprint.config.model.workload, remedy)
 
@@ -123,20 +123,23 @@ def _check_step(blueprint: ListedBlueprint) -> None:
 
 def _sizes(blueprint: ListedBlueprint, parts: dict[str, nn.Module]) -> dict[str, tuple[int, ...]]:
     """Shape of each parameter by its one name."""
-    sharing, model, own = blueprint.sharing, blueprint.config.model, dict[str, tuple[int, ...]]()
+    sharing, model, shapes_of_parts = blueprint.sharing, blueprint.config.model, dict[str, tuple[int, ...]]()
     for part, module in parts.items():
-        own |= {f"{part}.{name}": tuple(one.shape) for name, one in module.named_parameters()}
-    for name in [*own, *(sharing.tied or ())]:
+        shapes_of_parts |= {
+            f"{part}.{name}": tuple(parameter.shape) for name, parameter in module.named_parameters()
+        }
+    for name in [*shapes_of_parts, *(sharing.tied or ())]:
         for other in sharing.names(name):
-            if own.get(name) != own.get(other) or other not in own:
+            if shapes_of_parts.get(name) != shapes_of_parts.get(other) or other not in shapes_of_parts:
                 shapes = " and ".join(
-                    f"{one} is {list(own.get(one, ())) or 'not there'}" for one in (name, other)
+                    f"{member} is {list(shapes_of_parts.get(member, ())) or 'not there'}"
+                    for member in (name, other)
                 )
                 tied = name in (sharing.tied or ())
                 field = "tied_embeddings" if tied else "layer_groups"
                 remedy = f"{shapes}; only what is alike can be one"
                 raise InputError(f"model.{field}", getattr(model, field), remedy)
-    return {sharing.name(name): shape for name, shape in own.items()}
+    return {sharing.name(name): shape for name, shape in shapes_of_parts.items()}
 
 
 def _count_flops(blueprint: ListedBlueprint, parts: list[nn.Module]) -> tuple[int | None, str]:

@@ -118,9 +118,10 @@ def their_name(name: str) -> str:
     """What transformers calls a parameter of the engine."""
     named = {"first.weight": "model.embed_tokens.weight", "last.norm.weight": "model.norm.weight"}
     named["last.head.weight"] = "lm_head.weight"
-    part, number, rest = (*name.split(".", 2), "", "")[:3]
+    part, number, suffix = (*name.split(".", 2), "", "")[:3]
     return (
-        named.get(name) or f"{part.replace('blocks', 'model.layers')}.{number}.{rest.removeprefix('layer.')}"
+        named.get(name)
+        or f"{part.replace('blocks', 'model.layers')}.{number}.{suffix.removeprefix('layer.')}"
     )
 
 

@@ -38,8 +38,8 @@ def workload(
         InputError: the text cannot be used.
         ValueError: sizes do not fit together.
     """
-    asked = round(share * sequence_length)
-    if width % heads or not 0 < asked <= sequence_length:
+    masked = round(share * sequence_length)
+    if width % heads or not 0 < masked <= sequence_length:
         raise ValueError(
             f"heads={heads} must divide width={width}, and share={share} ask for 1 place or more"
         )
@@ -49,7 +49,7 @@ def workload(
         first=lambda: Embedding(sequence_length, width),
         blocks=[lambda: Block(width, heads)] * layers,
         last=lambda: Head(width),
-        batches=MaskedWindows(corpus, asked, seed),
+        batches=MaskedWindows(corpus, masked, seed),
         loss=lambda logits, targets: F.cross_entropy(logits.flatten(0, 1), targets.flatten()),
         metric=accuracy,
         metric_name="masked accuracy",

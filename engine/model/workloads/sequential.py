@@ -70,7 +70,7 @@ class ListedStage(Stage):
 
     def units(self) -> list[nn.Module]:
         ends = self.first, self.last, self.side
-        return [*self.blocks.values(), *(one for one in ends if one is not None)]
+        return [*self.blocks.values(), *(module for module in ends if module is not None)]
 
     def narrows(self, config: RunConfig) -> bool:
         """Autocast makes narrow copies for each product."""
@@ -110,8 +110,8 @@ class ListedStage(Stage):
 
     def _run_side(self, side: SideNetwork, x: Tensor) -> Tensor:
         """Mixers have places first."""
-        given = run_without_gradients(self._run_first, list(self.blocks.values()), x)
-        out: Tensor = side(one.transpose(0, 1) for one in given)
+        activations = run_without_gradients(self._run_first, list(self.blocks.values()), x)
+        out: Tensor = side(activation.transpose(0, 1) for activation in activations)
         return out.transpose(0, 1)
 
     def _step(self, block: nn.Module, forgets: bool) -> Callable[[Tensor, Tensor | None], Tensor]:
@@ -178,14 +178,14 @@ class ListedBlueprint:
             return
         _, places, width = self.shapes(1)[0]
         # A sample that is several things has some that come after others.
-        seen = MixerInput(width, places, looks_back=self.workload.tokens > 1)
-        stage.side = SideNetwork(stage.numbers, seen, rank)
+        mixer_input = MixerInput(width, places, looks_back=self.workload.tokens > 1)
+        stage.side = SideNetwork(stage.numbers, mixer_input, rank)
 
     def messages(self, blocks: Sequence[int], axes: Axes, micro_batch: int) -> list[MessageKind]:
         """Found by running the parts on meta tensors, which have shapes alone."""
         shapes = self.shapes(micro_batch) if blocks else []
         cut = axes.tensor.size * axes.context.size  # of the sequence, which comes first where it is split
-        return [((shapes[one][0] // cut, *shapes[one][1:]), torch.float32) for one in blocks]
+        return [((shapes[block][0] // cut, *shapes[block][1:]), torch.float32) for block in blocks]
 
     def samples(self, stage: Stage) -> Tensors:
         assert isinstance(stage, ListedStage)
@@ -211,7 +211,8 @@ class ListedBlueprint:
         """Inputs and targets like those of so many samples."""
         inputs, targets = Tensors(self.workload).training(0, 1)
         return tuple(
-            torch.empty((count, *one.shape[1:]), dtype=one.dtype, device="meta") for one in (inputs, targets)
+            torch.empty((count, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
+            for tensor in (inputs, targets)
         )  # type: ignore[return-value]
 
     def shapes(self, micro_batch: int) -> list[tuple[int, ...]]:
@@ -246,9 +247,9 @@ class ListedBlueprint:
         except Exception as error:
             raise InputError(FIELD, spec, f"{name} cannot be built: {exception_line(error)}") from error
         if not isinstance(module, nn.Module):
-            given = type(module).__name__
+            class_name = type(module).__name__
             raise InputError(
-                FIELD, spec, f"{name} is built as {given}; its function has to return an nn.Module"
+                FIELD, spec, f"{name} is built as {class_name}; its function has to return an nn.Module"
             )
         for problem in _problems(name, module, self.workload.step is not None):
             raise InputError(FIELD, spec, problem)
@@ -272,16 +273,16 @@ class ListedBlueprint:
     def _fill(self, name: str, module: nn.Module, tp: TensorAxis, on_meta: bool) -> None:
         """Values from ``weights``; on meta only what can be told from their shapes."""
         dims = {
-            id(one): getattr(owner, "tp_dim", None)
+            id(parameter): getattr(owner, "tp_dim", None)
             for owner in module.modules()
-            for one in owner.parameters(recurse=False)
+            for parameter in owner.parameters(recurse=False)
         }
-        given, spec = self.workload.weights, self.config.model.workload
-        assert given is not None
-        for own, parameter in module.named_parameters():
-            full = self.sharing.name(f"{name}.{own}")
+        weights, spec = self.workload.weights, self.config.model.workload
+        assert weights is not None
+        for parameter_name, parameter in module.named_parameters():
+            full = self.sharing.name(f"{name}.{parameter_name}")
             try:
-                values = given[full]
+                values = weights[full]
             except KeyError:
                 raise InputError(
                     FIELD, spec, f"its weights have no {full}; give all of them or none"
@@ -289,11 +290,11 @@ class ListedBlueprint:
             if not isinstance(values, Tensor):
                 kind = type(values).__name__
                 raise InputError(FIELD, spec, f"weights of {full} are {kind}; they have to be a tensor")
-            wanted, found = list(parameter.shape), list(values.shape)
+            wanted, shape = list(parameter.shape), list(values.shape)
             if (dim := dims[id(parameter)]) is not None:
                 wanted[dim] *= tp.size
-            if wanted != found:
-                raise InputError(FIELD, spec, f"weights of {full} are {found}, and the model's are {wanted}")
+            if wanted != shape:
+                raise InputError(FIELD, spec, f"weights of {full} are {shape}, and the model's are {wanted}")
             if not on_meta:
                 parameter.copy_(tp.shard(values, dim))
 
@@ -329,28 +330,31 @@ def exception_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _pair(given: Any, count: int) -> tuple[Tensor, Tensor]:
-    if not isinstance(given, tuple) or len(given) != 2:
-        raise TypeError(f"batches give {type(given).__name__}, not a pair of inputs and targets")
-    inputs, targets = (torch.as_tensor(one) for one in given)
-    for what, one in (("inputs", inputs), ("targets", targets)):
-        if not one.ndim or len(one) != count:
-            raise ValueError(f"{what} of {count} samples are of shape {list(one.shape)}, not [{count}, ...]")
+def _pair(pair: Any, count: int) -> tuple[Tensor, Tensor]:
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise TypeError(f"batches give {type(pair).__name__}, not a pair of inputs and targets")
+    inputs, targets = (torch.as_tensor(part) for part in pair)
+    for name, tensor in (("inputs", inputs), ("targets", targets)):
+        if not tensor.ndim or len(tensor) != count:
+            raise ValueError(
+                f"{name} of {count} samples are of shape {list(tensor.shape)}, not [{count}, ...]"
+            )
     return inputs, targets
 
 
 def _problems(name: str, module: nn.Module, own_step: bool) -> Iterator[str]:
     """Why the engine cannot train a part like one process would."""
-    for own, parameter in module.named_parameters(remove_duplicate=False):
+    for parameter_name, parameter in module.named_parameters(remove_duplicate=False):
         if parameter.dtype != torch.float32 and not (own_step and parameter.dtype == torch.float64):
-            yield f"{name}.{own} is {str(parameter.dtype)[6:]}; build it in float32, and set precision to bf16"
+            dtype = str(parameter.dtype)[6:]
+            yield f"{name}.{parameter_name} is {dtype}; build it in float32, and set precision to bf16"
         if not parameter.requires_grad:
-            yield f"{name}.{own} takes no gradient; make it a buffer, or train it"
+            yield f"{name}.{parameter_name} takes no gradient; make it a buffer, or train it"
         if not parameter.ndim:
-            yield f"{name}.{own} is a single number, which cannot be sharded; give it the shape [1]"
-    for own, one in module.named_modules():
-        if isinstance(one, _BATCH_NORMS):
-            where = f"{name}.{own}".rstrip(".")
+            yield f"{name}.{parameter_name} is a single number, which cannot be sharded; give it the shape [1]"
+    for parameter_name, child in module.named_modules():
+        if isinstance(child, _BATCH_NORMS):
+            where = f"{name}.{parameter_name}".rstrip(".")
             yield (
                 f"{where} averages over a micro-batch, which another layout would cut another way; "
                 "take a LayerNorm or GroupNorm"

@@ -41,10 +41,10 @@ class TaskTexts:
         ends = list(accumulate(self.batches))
         places = [divmod(position, ends[-1]) for position in range(first, first + count)]
         pieces = []
-        for (step, task), members in groupby(places, lambda one: (one[0], bisect_right(ends, one[1]))):
+        for (step, task), members in groupby(places, lambda place: (place[0], bisect_right(ends, place[1]))):
             at = [place for _, place in members]
-            own = step * self.batches[task] + at[0] - (ends[task] - self.batches[task])
-            pieces.append(draw(self.corpora[task], own, len(at)))
+            index = step * self.batches[task] + at[0] - (ends[task] - self.batches[task])
+            pieces.append(draw(self.corpora[task], index, len(at)))
         return np.concatenate(pieces)
 
 
@@ -71,10 +71,10 @@ def open_texts(config: RunConfig) -> Corpus | TaskTexts:
     data, seed = config.data, config.train.seed
     if not data.tasks:
         return open_corpus(data, seed)
-    found = []
+    texts = []
     for place, task in enumerate(data.tasks):
         try:
-            found.append(open_corpus(data.model_copy(update={"path": task.path}), seed))
+            texts.append(open_corpus(data.model_copy(update={"path": task.path}), seed))
         except InputError as problem:
             raise InputError(f"data.tasks.{place}.path", task.path, problem.remedy) from None
-    return TaskTexts(tuple(found), tuple(task_batches(config)))
+    return TaskTexts(tuple(texts), tuple(task_batches(config)))

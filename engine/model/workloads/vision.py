@@ -75,7 +75,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[samples, places, width] -> the same."""
         parts = self.query_key_value(self.attention_norm(x)).chunk(3, dim=-1)
-        query, key, value = (one.unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in parts)
+        query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
         mixed = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
         x = x + self.output(mixed)
         fed: Tensor = self.down(F.gelu(self.up(self.feed_norm(x))))

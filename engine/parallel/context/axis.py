@@ -100,7 +100,7 @@ class DocumentAttention:
         if not self.lengths:
             return causal_attention(query, key, value)
         documents = zip(*(x.split(self.lengths, dim=2) for x in (query, key, value)), strict=True)
-        return torch.cat([causal_attention(*one) for one in documents], dim=2)
+        return torch.cat([causal_attention(*document) for document in documents], dim=2)
 
 
 def _with_all_tokens(

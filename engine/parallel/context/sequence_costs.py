@@ -67,9 +67,9 @@ class SequenceCosts:
 def costs_by_formula(config: RunConfig, token_bytes: float) -> SequenceCosts:
     """In operations, for seconds: nothing that is measured, so that a plan is the same whenever it is made."""
     work = replace(workload_of(config), global_batch=1)
-    one, two = (model_flops_per_step(replace(work, sequence_length=length)) for length in (1, 2))
-    square = (two - 2 * one) / 2
-    token = one - square
+    first, second = (model_flops_per_step(replace(work, sequence_length=length)) for length in (1, 2))
+    square = (second - 2 * first) / 2
+    token = first - square
     shared = sequence_degrees(config)[1:]
     return SequenceCosts(
         square,

@@ -23,13 +23,13 @@ def groups_of(ranks: Iterable[Told]) -> list[tuple[int, float, float]]:
     """Degree, planned and measured seconds of each group of a step that had documents. Measured are those of the rank
     that came last, which waited for no other.
     """
-    found = dict[tuple[int, float], tuple[int, float, float]]()
+    work_of_groups = dict[tuple[int, float], tuple[int, float, float]]()
     for rows in ranks:
         for place, (number, degree, documents, _, planned, seconds) in enumerate(rows):
             if documents:
-                least = min(seconds, found.get((place, number), (0, 0.0, math.inf))[2])
-                found[place, number] = int(degree), planned, least
-    return list(found.values())
+                least = min(seconds, work_of_groups.get((place, number), (0, 0.0, math.inf))[2])
+                work_of_groups[place, number] = int(degree), planned, least
+    return list(work_of_groups.values())
 
 
 class GroupFactors:
@@ -41,13 +41,13 @@ class GroupFactors:
 
     def learn(self, ranks: Iterable[Told], used: Mapping[int, float]) -> None:
         """From what all ranks tell of a step that was planned with the ``used`` factors."""
-        found = dict[int, list[float]]()
+        ratios_of_degree = dict[int, list[float]]()
         for degree, planned, seconds in groups_of(ranks):
             if planned > 0 and seconds > 0 and degree in self._weights:
                 ratio = math.log(seconds * used.get(degree, 1.0) / planned)
-                found.setdefault(degree, []).append(max(-_MOST, min(_MOST, ratio)))
+                ratios_of_degree.setdefault(degree, []).append(max(-_MOST, min(_MOST, ratio)))
         for degree, (count, total) in self._weights.items():
-            ratios = found.get(degree, [])
+            ratios = ratios_of_degree.get(degree, [])
             self._unseen[degree] = 0 if ratios else self._unseen[degree] + 1
             if ratios:
                 self._weights[degree] = _KEPT * count + len(ratios), _KEPT * total + sum(ratios)

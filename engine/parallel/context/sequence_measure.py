@@ -41,10 +41,10 @@ def measure_costs(rank: RankContext, model: Decoder) -> SequenceCosts:
     longest = max(_SHORT, min(_MOST_TOKENS, rank_tokens(config)) // _SHORT * _SHORT)
     most, degrees = longest_document(config), sequence_degrees(config)
     shapes = [shape for degree in degrees for shape in shapes_of(degree, longest, most)]
-    found = {shape: _seconds(rank, model, *shape) for shape in shapes}
-    for shape in (one for one in shapes if one[0] == 1):  # short, and a core has its moments
-        found[shape] += _seconds(rank, model, *shape)
-    means = _means(rank, [median(each) for each in found.values()])
+    samples = {shape: _seconds(rank, model, *shape) for shape in shapes}
+    for shape in (shape for shape in shapes if shape[0] == 1):  # short, and a core has its moments
+        samples[shape] += _seconds(rank, model, *shape)
+    means = _means(rank, [median(seconds) for seconds in samples.values()])
     costs = fit_coefficients(dict(zip(map(middle_of, shapes), means, strict=True)), exchanged_bytes(config))
     if rank.rank == 0:
         rank.writer.event("sequence_costs", seconds=time.monotonic() - began, **costs.as_document())
@@ -87,21 +87,21 @@ def _least_squares(rows: npt.NDArray[np.float64]) -> list[float]:
     """Coefficients, the most negative one left out until there is none, for which every row comes nearest to 1."""
     scale = rows.max(axis=0)
     scale[scale == 0] = 1.0
-    kept, found = list(range(rows.shape[1])), np.zeros(rows.shape[1])
-    while kept:
-        solved = np.linalg.lstsq(rows[:, kept] / scale[kept], np.ones(len(rows)), rcond=None)[0]
+    columns, coefficients = list(range(rows.shape[1])), np.zeros(rows.shape[1])
+    while columns:
+        solved = np.linalg.lstsq(rows[:, columns] / scale[columns], np.ones(len(rows)), rcond=None)[0]
         if solved.min() >= 0:
-            found[kept] = solved / scale[kept]
+            coefficients[columns] = solved / scale[columns]
             break
-        del kept[int(solved.argmin())]
-    return list(map(float, found))
+        del columns[int(solved.argmin())]
+    return list(map(float, coefficients))
 
 
 def _seconds(rank: RankContext, model: Decoder, degree: int, count: int, length: int) -> list[float]:
     """Of forwards and backwards, in a group that begins together with all others: a few, each a little shorter than the
     one before, after one that is thrown away.
     """
-    found = []
+    seconds = []
     with pause_recording():
         for repeat in range(_REPEATS + 1):
             tokens = _begin(rank, model, degree, count, length - repeat * _shorter(degree, count, length))
@@ -109,18 +109,20 @@ def _seconds(rank: RankContext, model: Decoder, degree: int, count: int, length:
             began = _now(rank)
             loss = model.loss(model(tokens), tokens)
             loss.backward()
-            found.append(_now(rank) - began)
-    return found[1:]
+            seconds.append(_now(rank) - began)
+    return seconds[1:]
 
 
 def _begin(rank: RankContext, model: Decoder, degree: int, count: int, length: int) -> torch.Tensor:
     """This rank's tokens of so many documents."""
     axis = model.context
     assert isinstance(axis, DocumentAttention)
-    each = count * length // degree
+    rank_tokens = count * length // degree
     place = rank.groups.at.dp % degree
     axis.begin(degree, [length] * count)
-    places = torch.arange(length).repeat(count)[place * each : (place + 1) * each].to(rank.device)
+    places = (
+        torch.arange(length).repeat(count)[place * rank_tokens : (place + 1) * rank_tokens].to(rank.device)
+    )
     model.read_at(places)
     return (places % 256)[None]
 

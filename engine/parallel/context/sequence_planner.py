@@ -49,9 +49,9 @@ class SequencePlan:
 
     def as_document(self) -> dict[str, Any]:
         """Plain values, for other ranks."""
-        groups = [[[one.degree, list(one.documents)] for one in part] for part in self.micro_batches]
-        found = {"proven": self.proven, "seconds": self.seconds, "factors": list(map(list, self.factors))}
-        return {"micro_batches": groups, **found}
+        groups = [[[group.degree, list(group.documents)] for group in part] for part in self.micro_batches]
+        document = {"proven": self.proven, "seconds": self.seconds, "factors": list(map(list, self.factors))}
+        return {"micro_batches": groups, **document}
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> SequencePlan:
@@ -92,9 +92,9 @@ def plan_documents(
     began, best = time.monotonic(), None
     least = max(1, math.ceil(sum(lengths) / (ranks.count * ranks.capacity)))
     for count in range(least, len(lengths) + 1):
-        found = [search_exhaustively(lengths, part, ranks, costs) for part in _parts(lengths, count)]
-        plans = [one for one in found if one is not None]
-        if len(plans) < len(found):
+        searched = [search_exhaustively(lengths, part, ranks, costs) for part in _parts(lengths, count)]
+        plans = [plan for plan in searched if plan is not None]
+        if len(plans) < len(searched):
             continue
         seconds = sum(slowest(lengths, plan, costs) for plan in plans)
         if best is None or seconds < best[0]:
@@ -104,12 +104,12 @@ def plan_documents(
     assert best is not None, "every document fits alone"
     plans, proven = best[1], budget > 0
     for place, plan in enumerate(plans):
-        left = (began + budget - time.monotonic()) / (len(plans) - place)
-        if left <= 0:
+        seconds_left = (began + budget - time.monotonic()) / (len(plans) - place)
+        if seconds_left <= 0:
             proven = False
             continue
         members = sorted(number for group in plan for number in group.documents)
-        plans[place], is_best = solve_program(lengths, members, ranks, costs, plan, left)
+        plans[place], is_best = solve_program(lengths, members, ranks, costs, plan, seconds_left)
         proven &= is_best
     factors = tuple(costs.factors.items())
     return SequencePlan(tuple(map(tuple, plans)), proven, time.monotonic() - began, factors)
@@ -117,7 +117,9 @@ def plan_documents(
 
 def slowest(lengths: Sequence[int], plan: Sequence[SequenceGroup], costs: SequenceCosts) -> float:
     """Seconds of a micro-batch."""
-    return max(costs.group((lengths[one] for one in group.documents), group.degree) for group in plan)
+    return max(
+        costs.group((lengths[document] for document in group.documents), group.degree) for group in plan
+    )
 
 
 def search_exhaustively(
@@ -127,7 +129,7 @@ def search_exhaustively(
     soonest with it; None where that fits nowhere.
     """
     best: tuple[float, list[SequenceGroup]] | None = None
-    order = sorted(members, key=lambda one: (-lengths[one], one))
+    order = sorted(members, key=lambda member: (-lengths[member], member))
     for degrees in ranks.divisions():
         groups = _assign_documents(lengths, order, degrees, ranks.capacity, costs)
         if groups is None:
@@ -143,29 +145,29 @@ def solve_program(
     members: Sequence[int],
     ranks: GroupRanks,
     costs: SequenceCosts,
-    known: list[SequenceGroup],
+    heuristic: list[SequenceGroup],
     budget: float,
 ) -> tuple[list[SequenceGroup], bool]:
-    """The plan of a mixed-integer program, or the ``known`` one where that is as good, and whether it was solved."""
-    order = sorted(members, key=lambda one: (lengths[one], one))
-    buckets = bucket_lengths([lengths[one] for one in order], BUCKETS)
-    found, solved = _solve(buckets, ranks, costs, slowest(lengths, known, costs), budget)
-    if found is None:
-        return known, solved and len(buckets) == len(order)
-    documents: list[list[int]] = [[] for _ in found]
+    """The plan of a mixed-integer program, or ``heuristic`` where that is as good, and whether it was solved."""
+    order = sorted(members, key=lambda member: (lengths[member], member))
+    buckets = bucket_lengths([lengths[place] for place in order], BUCKETS)
+    solution, solved = _solve(buckets, ranks, costs, slowest(lengths, heuristic, costs), budget)
+    if solution is None:
+        return heuristic, solved and len(buckets) == len(order)
+    documents: list[list[int]] = [[] for _ in solution]
     place = 0
     for bucket, (_, size) in enumerate(buckets):
-        left = order[place : place + size]
+        of_bucket = order[place : place + size]
         place += size
-        for group, (_, counts) in enumerate(found):
-            documents[group] += left[: counts[bucket]]
-            left = left[counts[bucket] :]
+        for group, (_, counts) in enumerate(solution):
+            documents[group] += of_bucket[: counts[bucket]]
+            of_bucket = of_bucket[counts[bucket] :]
     groups = [
-        SequenceGroup(degree, tuple(sorted(of))) for (degree, _), of in zip(found, documents, strict=True)
+        SequenceGroup(degree, tuple(sorted(of))) for (degree, _), of in zip(solution, documents, strict=True)
     ]
-    groups.sort(key=lambda one: -one.degree)
-    better = slowest(lengths, groups, costs) < slowest(lengths, known, costs)
-    return (groups if better else known), solved
+    groups.sort(key=lambda group: -group.degree)
+    better = slowest(lengths, groups, costs) < slowest(lengths, heuristic, costs)
+    return (groups if better else heuristic), solved
 
 
 def bucket_lengths(rising: Sequence[int], most: int) -> list[tuple[int, int]]:
@@ -206,8 +208,8 @@ def _divisions(count: int, degrees: Sequence[int]) -> Iterator[tuple[int, ...]]:
             yield ()
         return
     for times in range(count // degrees[0], -1, -1):
-        for rest in _divisions(count - times * degrees[0], degrees[1:]):
-            yield (degrees[0],) * times + rest
+        for others in _divisions(count - times * degrees[0], degrees[1:]):
+            yield (degrees[0],) * times + others
 
 
 def _assign_documents(
@@ -216,8 +218,8 @@ def _assign_documents(
     documents = [list[int]() for _ in degrees]
     seconds = [costs.base_seconds(degree) for degree in degrees]
     room = [degree * capacity for degree in degrees]
-    for one in order:
-        length = lengths[one]
+    for document in order:
+        length = lengths[document]
         ends = [
             (seconds[place] + costs.document(length, degree), place)
             for place, degree in enumerate(degrees)
@@ -227,7 +229,7 @@ def _assign_documents(
             return None
         end, place = min(ends)
         seconds[place], room[place] = end, room[place] - length
-        documents[place].append(one)
+        documents[place].append(document)
     return [
         SequenceGroup(degree, tuple(sorted(of))) for degree, of in zip(degrees, documents, strict=True) if of
     ]
@@ -235,7 +237,7 @@ def _assign_documents(
 
 def _parts(lengths: Sequence[int], count: int) -> list[list[int]]:
     """Documents by length in so many stretches at most, of which the one with the most tokens has the fewest."""
-    order = sorted(range(len(lengths)), key=lambda one: (lengths[one], one))
+    order = sorted(range(len(lengths)), key=lambda document: (lengths[document], document))
     low, high = max(lengths), sum(lengths)
     while low < high:
         middle = (low + high) // 2
@@ -245,12 +247,12 @@ def _parts(lengths: Sequence[int], count: int) -> list[list[int]]:
 
 def _stretches(lengths: Sequence[int], order: Sequence[int], most: int) -> list[list[int]]:
     parts, tokens = list[list[int]](), most + 1
-    for one in order:
-        if tokens + lengths[one] > most:
+    for document in order:
+        if tokens + lengths[document] > most:
             parts.append([])
             tokens = 0
-        parts[-1].append(one)
-        tokens += lengths[one]
+        parts[-1].append(document)
+        tokens += lengths[document]
     return parts
 
 
@@ -283,30 +285,32 @@ def _solve(
     constrain({uses + group: float(degree) for group, degree in enumerate(groups)}, 0, ranks.count)
     everything = sum(size for _, size in buckets)
     for group, degree in enumerate(groups):
-        own, used = range(group * wide, (group + 1) * wide), uses + group
+        variables_of_group, used = range(group * wide, (group + 1) * wide), uses + group
         of = [costs.document(length, degree) / bound for length, _ in buckets]
-        times = dict(zip(own, of, strict=True)) | {
+        times = dict(zip(variables_of_group, of, strict=True)) | {
             used: costs.base_seconds(degree) / bound,
             variables - 1: -1.0,
         }
         constrain(times, -math.inf, 0)
-        tokens: dict[int, float] = dict(zip(own, (float(length) for length, _ in buckets), strict=True))
+        tokens: dict[int, float] = dict(
+            zip(variables_of_group, (float(length) for length, _ in buckets), strict=True)
+        )
         constrain(tokens | {used: -float(degree * ranks.capacity)}, -math.inf, 0)
-        constrain(dict.fromkeys(own, 1.0) | {used: -float(everything)}, -math.inf, 0)
+        constrain(dict.fromkeys(variables_of_group, 1.0) | {used: -float(everything)}, -math.inf, 0)
         if group and groups[group - 1] == degree:  # alike: the first ones are used
             constrain({used - 1: 1.0, used: -1.0}, 0, math.inf)
     sizes = [float(size) for _ in groups for _, size in buckets]
-    found = optimize.milp(
+    solution = optimize.milp(
         np.eye(1, variables, variables - 1)[0],
         integrality=[1] * (variables - 1) + [0],
         bounds=optimize.Bounds(0, [*sizes, *[1.0] * len(groups), 1.0]),
         constraints=optimize.LinearConstraint(np.array(rows), low, high),
         options={"time_limit": budget, "mip_rel_gap": _GAP},
     )
-    certain = found.status in (0, 2)  # solved, or no plan keeps the bound
-    if found.x is None:
+    certain = solution.status in (0, 2)  # solved, or no plan keeps the bound
+    if solution.x is None:
         return None, certain
-    counts = np.rint(found.x[:uses]).astype(int).reshape(len(groups), wide)
+    counts = np.rint(solution.x[:uses]).astype(int).reshape(len(groups), wide)
     dealt = [
         (degree, list(map(int, mine))) for degree, mine in zip(groups, counts, strict=True) if mine.any()
     ]

@@ -61,18 +61,18 @@ class Share(NamedTuple):
 
 def share_of(documents: Sequence[Tensor], degree: int, place: int) -> Share:
     """Of documents as int64 [length + 1] each, for one of so many ranks; without documents it is padding alone."""
-    lengths = [len(one) - 1 for one in documents]
+    lengths = [len(document) - 1 for document in documents]
     real = sum(lengths)
     padding = -real % degree or (0 if real else degree)
     blank = torch.zeros(padding, dtype=torch.int64)
-    inputs = torch.cat([*(one[:-1] for one in documents), blank])
-    targets = torch.cat([*(one[1:] for one in documents), blank])
+    inputs = torch.cat([*(document[:-1] for document in documents), blank])
+    targets = torch.cat([*(document[1:] for document in documents), blank])
     lengths += [padding] if padding else []
     places = torch.cat([torch.arange(length) for length in lengths])
-    each = len(inputs) // degree
-    mine = slice(place * each, (place + 1) * each)
-    here = max(0, min(each, real - place * each))
-    return Share(inputs[None, mine], targets[None, mine], places[mine], tuple(lengths), here)
+    rank_tokens = len(inputs) // degree
+    mine = slice(place * rank_tokens, (place + 1) * rank_tokens)
+    real_here = max(0, min(rank_tokens, real - place * rank_tokens))
+    return Share(inputs[None, mine], targets[None, mine], places[mine], tuple(lengths), real_here)
 
 
 def my_group(groups: Sequence[SequenceGroup], rank: int) -> tuple[int, SequenceGroup, int]:
@@ -147,7 +147,7 @@ class DocumentSteps:
         """The step's forwards and backwards, and averaged gradients of the mean loss over all its tokens. This rank's
         part of that loss, times the number of ranks.
         """
-        batch, losses, told = self._batch, list[Tensor](), list[list[float]]()
+        batch, losses, reports = self._batch, list[Tensor](), list[list[float]]()
         costs = replace(self._costs, factors=dict(batch.plan.factors))
         self.tokens, parts = 0, batch.plan.micro_batches
         for place, groups in enumerate(parts):
@@ -158,15 +158,15 @@ class DocumentSteps:
                 self._replica.backward(loss, None, last=place == len(parts) - 1)
             losses.append(loss.detach())
             self.tokens += mine.real
-            lengths = [self._documents.length(batch.numbers[one]) for one in group.documents]
+            lengths = [self._documents.length(batch.numbers[document]) for document in group.documents]
             planned = costs.group(lengths, group.degree) if lengths else 0.0
             row = [number, group.degree, len(lengths), sum(lengths), planned, self._now() - began]
-            told.append(row)
+            reports.append(row)
         self._replica.finish()
         if self._factors is not None and self._store is not None:
             self._posted = f"{self._turn}.took"
-            self._store.post(self._posted, told)
-        self._tell(told)
+            self._store.post(self._posted, reports)
+        self._tell(reports)
         return host_values.number(torch.stack(losses).sum())
 
     def evaluate(self, first: int, count: int) -> tuple[float, float | None]:
@@ -191,7 +191,9 @@ class DocumentSteps:
         the share.
         """
         number, group, place = my_group(groups, self._rank.groups.at.dp)
-        documents = [torch.from_numpy(self._documents.tokens(numbers[one])) for one in group.documents]
+        documents = [
+            torch.from_numpy(self._documents.tokens(numbers[document])) for document in group.documents
+        ]
         mine = share_of(documents, group.degree, place)
         device = self._rank.device
         self._axis.begin(group.degree, mine.lengths)
@@ -218,13 +220,13 @@ class DocumentSteps:
         """What rank 0 found, which then begins with the batch behind this one."""
         self._turn += 1
         costs = self._learn_costs(store)
-        told = store.broadcast(
+        shared_plan = store.broadcast(
             f"{self._turn}.plan", lambda: self._take_plan(first, count, costs).as_document()
         )
         if self._thread is not None:
             ahead = first + count, count
             self._ahead = ahead, self._thread.submit(self._program, *ahead, costs)
-        return SequencePlan.from_document(told)
+        return SequencePlan.from_document(shared_plan)
 
     def _learn_costs(self, store: RankStore) -> SequenceCosts:
         """On rank 0, corrected by what all ranks' groups took in the last step."""
@@ -246,7 +248,7 @@ class DocumentSteps:
         return self._program(first, count, costs)
 
     def _program(self, first: int, count: int, costs: SequenceCosts) -> SequencePlan:
-        lengths = [self._documents.length(one) for one in self._documents.training(first, count)]
+        lengths = [self._documents.length(document) for document in self._documents.training(first, count)]
         return plan_documents(lengths, self._ranks, costs, BUDGET_SECONDS)
 
     def _now(self) -> float:
@@ -265,10 +267,10 @@ class DocumentSteps:
         self._rank.writer.event(SEQUENCE_GROUPS_EVENT, step=self._rank.timer.step, groups=rows, **about)
 
 
-def _cut_note(documents: Documents, cut: int, asked: bool) -> str:
+def _cut_note(documents: Documents, cut: int, was_asked: bool) -> str:
     why = "which is what the largest group holds"
     remedy = "data.sequence_length, batch.micro_batch or parallel.sequence_groups"
-    if asked:
+    if was_asked:
         why, remedy = "as data.longest_document says", "that"
     return (
         f"{cut} of {len(documents.parts)} documents are longer than {documents.longest:,} tokens, {why}, and are cut "

@@ -55,7 +55,7 @@ def error_memories(
 ) -> list[ReplicaMemory]:
     """One bucket's error memory, which is another one on each rank, and what a method keeps beside it."""
     errors = compressor.memory(content)
-    memories = [_replica_memory(one, owner) for one in compressor.state(content)]
+    memories = [_replica_memory(state, owner) for state in compressor.state(content)]
     if errors is None:
         return memories
     place, size = owner.ranks
@@ -69,17 +69,17 @@ def error_memories(
     ]
 
 
-def _replica_memory(one: MethodState, owner: MemoryOwner) -> ReplicaMemory:
+def _replica_memory(state: MethodState, owner: MemoryOwner) -> ReplicaMemory:
     """A slice belongs to elements of the parameter; a factor to the part of it that the rank holds."""
     name, lies = (
-        f"{one.part.name}.{one.kind}{owner.tp_suffix(one.part.name)}",
-        extent(owner.named[one.part.name]),
+        f"{state.part.name}.{state.kind}{owner.tp_suffix(state.part.name)}",
+        extent(owner.named[state.part.name]),
     )
-    if one.shape is None:
-        return ReplicaMemory(name, one.values, lies.with_start(one.first))
+    if state.shape is None:
+        return ReplicaMemory(name, state.values, lies.with_start(state.first))
     if lies.sizes != lies.shape:
         name += f".at{'-'.join(map(str, lies.offsets))}"
-    return ReplicaMemory(name, one.values, Extent(one.shape, (0,) * len(one.shape), one.shape))
+    return ReplicaMemory(name, state.values, Extent(state.shape, (0,) * len(state.shape), state.shape))
 
 
 def delayed_averages(pieces: list[Piece], owner: MemoryOwner) -> list[ReplicaMemory]:
@@ -225,7 +225,7 @@ class AveragedParameters:
         if self.compressor is None:
             return memories
         return memories + [
-            one for content in self.contents for one in error_memories(self.compressor, content, owner)
+            memory for content in self.contents for memory in error_memories(self.compressor, content, owner)
         ]
 
     @property
@@ -249,7 +249,7 @@ class AveragedParameters:
         if self.compressor is None:
             return {}
         reasons = [self.compressor.uncompressed_reasons(content) for content in self.contents]
-        return {name: reason for one in reasons for name, reason in one.items()}
+        return {name: reason for by_name in reasons for name, reason in by_name.items()}
 
     def reconfigure(self, config: RunConfig) -> None:
         """Between two steps: other buckets, or another compression. Gradients summed so far and what was left out of
@@ -281,7 +281,9 @@ class AveragedParameters:
     def publish_weights(self) -> None:
         """Bring new weights into the parameters where no gradients were applied."""
         self._masters.write_back()
-        for slots in {id(one): one for one in map(slots_of, self.shared.named.values()) if one}.values():
+        for slots in {
+            id(slots_): slots_ for slots_ in map(slots_of, self.shared.named.values()) if slots_
+        }.values():
             slots.forget()
         self._send_values()
 
@@ -338,8 +340,8 @@ class AveragedParameters:
     def _contents(self) -> list[Content]:
         names = {parameter: name for name, parameter in self.shared.named.items()}
         return [
-            content_of(one.index, one.flat, {names[p]: tuple(p.shape) for p in one.parameters})
-            for one in self.buckets.averaged
+            content_of(bucket.index, bucket.flat, {names[p]: tuple(p.shape) for p in bucket.parameters})
+            for bucket in self.buckets.averaged
         ]
 
     def _ranks(self) -> tuple[int, int]:
@@ -367,7 +369,7 @@ class AveragedParameters:
         if not any(parts):
             return []
         views = zip(parts, bucket.views(), strict=True)
-        return [one for part, (_, view) in views for one in (part.views(view) if part else [view])]
+        return [gradient for part, (_, view) in views for gradient in (part.views(view) if part else [view])]
 
     def _see(self, bucket: Bucket) -> None:
         """A rank's gradient as it is averaged, for who watches."""

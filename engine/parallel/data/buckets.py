@@ -102,8 +102,8 @@ class GradientBuckets:
             for under_way, reduction in round_:
                 self._wait(under_way)
                 self._go_on(reduction)
-        told, self._calls = self._calls, []
-        recorder.tell(told)
+        calls, self._calls = self._calls, []
+        recorder.tell(calls)
 
     def clear(self) -> None:
         """Forget the gradients that were applied; delayed ones of this step are averaged from now on."""
@@ -138,8 +138,10 @@ class GradientBuckets:
         self.gradients = {parameter: view for bucket in self.buckets for parameter, view in bucket.views()}
         self.averaged, self.averages = self.buckets, self.gradients
         if self._delayed:
-            self.averaged = [replace(one, flat=torch.zeros_like(one.flat)) for one in self.buckets]
-            self.averages = {parameter: view for one in self.averaged for parameter, view in one.views()}
+            self.averaged = [replace(bucket, flat=torch.zeros_like(bucket.flat)) for bucket in self.buckets]
+            self.averages = {
+                parameter: view for bucket in self.averaged for parameter, view in bucket.views()
+            }
         self._handles = [self._watch(parameter) for parameter in self.gradients]
 
     def _watch(self, parameter: nn.Parameter) -> Any:

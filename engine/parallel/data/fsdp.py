@@ -43,7 +43,7 @@ class FullyShardedReplica:
 
     With precision bf16 the slices stay fp32 and what is gathered is bf16; gradients are summed over micro-batches and
     ranks in fp32. That is all that ``memory.parameters`` = bf16 asks for, so here it changes nothing. Parameters that
-    compute in fp32 then are not sharded but in ``rest``, and a message of their own averages their gradients.
+    compute in fp32 then are not sharded but in ``unsharded``, and a message of their own averages their gradients.
 
     With ``parallel.reduce_every_micro_batch`` gradients are scattered after every backward, not summed as a whole
     until the last: m times the bytes for slices in place of whole gradients. Replicas are still summed over once.
@@ -52,24 +52,24 @@ class FullyShardedReplica:
     def __init__(
         self,
         model: Stage,
-        rest: DataParallel,
+        unsharded: DataParallel,
         meshes: Meshes,
         config: RunConfig,
         tp_size: int,
         timer: StepTimer,
         shared: StageSharedParameters | None = None,
     ) -> None:
-        self._rest, self._timer = rest, timer
-        self._whole = {parameter for part in rest.parts for parameter in part.shared.named.values()}
+        self._rest, self._timer = unsharded, timer
+        self._whole = {parameter for part in unsharded.parts for parameter in part.shared.named.values()}
         self._always = self._kept = config.parallel.zero_stage == 2
         self._tp_size, self._pieces = tp_size, list[Piece]()
         self._masters = MasterWeights(config.memory)
         # Sharding makes other parameters of them.
         named = model.model_parameters()
-        self._partial = {name for name, one in named.items() if partial_over_tp(one)}
-        self._experts = {name for name, one in named.items() if is_expert(one)}
-        self._extents = {name: extent(one) for name, one in named.items()}
-        split = [name for name, one in named.items() if one not in self._whole]
+        self._partial = {name for name, parameter in named.items() if partial_over_tp(parameter)}
+        self._experts = {name for name, parameter in named.items() if is_expert(parameter)}
+        self._extents = {name: extent(parameter) for name, parameter in named.items()}
+        split = [name for name, parameter in named.items() if parameter not in self._whole]
         self._meetings = [] if shared is None else shared.sets(split)
         self._stages = {name: channel.size for channel, names in self._meetings for name in names}
         self._slices = {False: _slices(meshes.dense), True: _slices(meshes.experts or meshes.dense)}
@@ -248,7 +248,9 @@ def _units(model: Stage, meshes: Meshes, options: dict[str, Any], reductions: Re
     names, units = list(model.model_parameters()), list[Unit]()
     for group in model.groups() if meshes.experts is not None else ():
         assert meshes.experts is not None
-        of_blocks = [[one for one in block.modules() if isinstance(one, ExpertLinear)] for block in group]
+        of_blocks = [
+            [module for module in block.modules() if isinstance(module, ExpertLinear)] for block in group
+        ]
         for experts in zip(*of_blocks, strict=True):
             units.append(Unit(experts, meshes.experts, options, meshes.spread, reductions, len(units)))
     for modules in [*model.groups(), whole]:
@@ -262,8 +264,10 @@ def _units(model: Stage, meshes: Meshes, options: dict[str, Any], reductions: Re
 def mesh_of(shard: Group | None, replicate: Group | None, ranks: list[list[int]], device: str) -> DeviceMesh:
     """The mesh [shard], or [replicate, shard] with ``ranks`` in that shape; alone, a mesh of one."""
     if shard is None:
-        own = torch.distributed.new_group([torch.distributed.get_rank()], use_local_synchronization=True)
-        return DeviceMesh.from_group(own, device)
+        own_group = torch.distributed.new_group(
+            [torch.distributed.get_rank()], use_local_synchronization=True
+        )
+        return DeviceMesh.from_group(own_group, device)
     if replicate is None:
         return DeviceMesh.from_group(shard, device)
     return DeviceMesh.from_group(

@@ -50,14 +50,14 @@ class CoarseShards:
     def __init__(self, slices: Sequence[Slice], ranks: int, block: int, dtype: torch.dtype) -> None:
         self._ranks, self._places = ranks, list[_Place]()
         codec, start, first = RowCodec(Integers(8), block), 0, 0
-        for one in slices:
-            plain = one.is_vector
+        for slice in slices:
+            plain = slice.is_vector
             size = (
-                _WORD_BYTES * -(-one.count * dtype.itemsize // _WORD_BYTES)
+                _WORD_BYTES * -(-slice.count * dtype.itemsize // _WORD_BYTES)
                 if plain
-                else codec.size(one.count)
+                else codec.size(slice.count)
             )
-            place = _Place(start, start + one.count, first, first + size, None if plain else codec)
+            place = _Place(start, start + slice.count, first, first + size, None if plain else codec)
             self._places.append(place)
             start, first = place.stop, place.last
         self._bytes = first
@@ -149,8 +149,8 @@ class _GatherWork(dist.Work):
 
     def wait(self, *_: Any) -> bool:
         """Return when the parameters are there."""
-        for one in self._under_way:
-            one.wait()
+        for work in self._under_way:
+            work.wait()
         if self._read is not None:
             self._read()
         return True

@@ -36,8 +36,8 @@ class UnitParameter:
     def own(self, rank: int, ranks: int) -> int:
         """Values of a rank's slice that are no padding: FSDP2 deals rows as ``chunk`` does."""
         rows, width = self.shape[0], self.padded // -(-self.shape[0] // ranks)
-        each = -(-rows // ranks)
-        return max(0, min(each, rows - rank * each)) * width
+        rank_rows = -(-rows // ranks)
+        return max(0, min(rank_rows, rows - rank * rank_rows)) * width
 
 
 class Unit:
@@ -71,32 +71,32 @@ class Unit:
         """Learn what it holds; ``names`` of the parameters that sharding made."""
         self.parameters = tuple(
             UnitParameter(
-                names[one.sharded_param],
-                torch_private.whole_shape(one),
-                one.padded_sharded_param_size.numel(),
+                names[parameter.sharded_param],
+                torch_private.whole_shape(parameter),
+                parameter.padded_sharded_param_size.numel(),
             )
             for group in torch_private.fsdp_groups(self.sharded)
-            for one in group.fsdp_params
+            for parameter in group.fsdp_params
         )
         self.reduce.parts = tuple(self._parts())
 
     def use(self, weights: str, block: int, dtype: torch.dtype, fused: bool = True) -> None:
         """What parameters are gathered in from now on, and whether all of them at once."""
-        slices = [Slice(one.padded, len(one.shape) == 1) for one in self.parameters]
-        coarse = weights != "none" and self.channel.size > 1 and not all(one.is_vector for one in slices)
+        slices = [Slice(parameter.padded, len(parameter.shape) == 1) for parameter in self.parameters]
+        coarse = weights != "none" and self.channel.size > 1 and not all(slice.is_vector for slice in slices)
         self.gather.coarse = CoarseShards(slices, self.channel.size, block, dtype) if coarse else None
-        self.gather.apart = () if fused else tuple(one.count for one in slices)
+        self.gather.apart = () if fused else tuple(slice.count for slice in slices)
 
     def _parts(self) -> list[Part]:
         """What each rank gets of each parameter, one rank after the other."""
-        found, start, ranks = list[Part](), 0, self.channel.size
+        parts, start, ranks = list[Part](), 0, self.channel.size
         for rank in range(ranks):
-            for one in self.parameters:
-                count = one.own(rank, ranks)
+            for parameter in self.parameters:
+                count = parameter.own(rank, ranks)
                 if count:
-                    found.append(Part(one.name, (count,), start, start + count))
-                start += one.padded
-        return found
+                    parts.append(Part(parameter.name, (count,), start, start + count))
+                start += parameter.padded
+        return parts
 
 
 def _place(mesh: DeviceMesh) -> int:
@@ -110,21 +110,21 @@ def prefetch(model: Stage, layers: int) -> None:
     """Have each layer start to gather those so many layers ahead, in forward and in backward; 0 leaves it to FSDP2."""
     of_blocks = [_members(blocks[0]) for blocks in model.groups()]
     for place, (block, *experts) in enumerate(of_blocks):
-        ahead = [one for later in of_blocks[place + 1 : place + 1 + layers] for one in later]
-        behind = [one for before in of_blocks[max(0, place - layers) : place][::-1] for one in before]
+        ahead = [module for later in of_blocks[place + 1 : place + 1 + layers] for module in later]
+        behind = [module for before in of_blocks[max(0, place - layers) : place][::-1] for module in before]
         block.set_modules_to_forward_prefetch([*experts, *ahead] if layers else [])
         block.set_modules_to_backward_prefetch([*experts[::-1], *behind] if layers else [])
     assert isinstance(model, FSDPModule)
     first, last = of_blocks[:layers], of_blocks[max(0, len(of_blocks) - layers) :][::-1]
-    model.set_modules_to_forward_prefetch([one for block in first for one in block])
-    model.set_modules_to_backward_prefetch([one for block in last for one in block] if layers else [])
+    model.set_modules_to_forward_prefetch([module for block in first for module in block])
+    model.set_modules_to_backward_prefetch([module for block in last for module in block] if layers else [])
     if model.device.type == "cpu":
         torch_private.gather_asynchronously(model, layers > 0)
 
 
 def _members(block: nn.Module) -> Sequence[FSDPModule]:
-    experts = [one for one in block.modules() if isinstance(one, ExpertLinear)]
-    return [one for one in (block, *experts) if isinstance(one, FSDPModule)]
+    experts = [module for module in block.modules() if isinstance(module, ExpertLinear)]
+    return [module for module in (block, *experts) if isinstance(module, FSDPModule)]
 
 
 class CoarseGroup:
@@ -177,7 +177,11 @@ class CoarseGroup:
         """Parameters with slices that are sent as they are though a method is chosen, and why."""
         # A compressor prepares for a bucket once: not for one without values.
         contents = [content_of_unit(unit, unit.channel.device) for unit in self.units]
-        return {name: why for one in contents for name, why in self.coder.uncompressed_reasons(one).items()}
+        return {
+            name: why
+            for content in contents
+            for name, why in self.coder.uncompressed_reasons(content).items()
+        }
 
 
 class CoarseGradients:
@@ -218,12 +222,12 @@ class CoarseGradients:
         errors = compressor.memory(content)
         if errors is None:
             return
-        each, ranks = len(content.flat) // unit.channel.size, unit.channel.size
+        slice_size, ranks = len(content.flat) // unit.channel.size, unit.channel.size
         for part in (part for part in content.parts if part.count):
             lies = extents[part.name]
-            held = "" if lies.sizes == lies.shape else f".at{'-'.join(map(str, lies.offsets))}"
-            slice_ = f"slice{part.start // each}of{ranks}"
-            name = f"{part.name}{held}.{unit.place}.{slice_}{self._over_tp.get(part.name, '')}"
+            offsets = "" if lies.sizes == lies.shape else f".at{'-'.join(map(str, lies.offsets))}"
+            slice_ = f"slice{part.start // slice_size}of{ranks}"
+            name = f"{part.name}{offsets}.{unit.place}.{slice_}{self._over_tp.get(part.name, '')}"
             # A tensor of its own: under a name that has the parameter's shape a checkpoint wants all of its elements.
             whole = Extent((part.count,), (0,), (part.count,))
             yield ReplicaMemory(name, errors[part.start : part.stop], whole)
@@ -231,5 +235,5 @@ class CoarseGradients:
 
 def content_of_unit(unit: Unit, device: torch.device) -> Content:
     """As large as its gradients, without their values."""
-    size = sum(one.padded for one in unit.parameters) * unit.channel.size
+    size = sum(parameter.padded for parameter in unit.parameters) * unit.channel.size
     return unit.reduce.content(torch.empty(size, device=device))

@@ -52,9 +52,9 @@ class LocalOptimizer:
 
     def regroup(self) -> None:
         """Between two steps: what is updated together follows the replicas' waves; the state of each piece stays."""
-        known = [rule.state for rule in self._rules()]
+        states = [rule.state for rule in self._rules()]
         self._group()
-        for state in known:
+        for state in states:
             for weight, values in state.items():
                 self._rule_of[id(weight)].state[weight] = values
 

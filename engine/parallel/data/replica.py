@@ -229,8 +229,8 @@ def is_split_over_data(parameter: nn.Parameter) -> bool:
 
 def wide_parameters(model: Stage) -> dict[str, nn.Parameter]:
     """Parameters by name that compute in fp32 whatever the precision: those of norms and routers."""
-    wide = {one.weight for one in model.modules() if isinstance(one, (Norm, Router))}
-    return {name: one for name, one in model.model_parameters().items() if one in wide}
+    wide = {module.weight for module in model.modules() if isinstance(module, (Norm, Router))}
+    return {name: parameter for name, parameter in model.model_parameters().items() if parameter in wide}
 
 
 def late_parameters(model: Stage) -> list[nn.Parameter]:

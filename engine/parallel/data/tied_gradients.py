@@ -57,7 +57,9 @@ class StageSharedParameters:
 
     def select_immediate(self, whole: SharedParameters) -> SharedParameters:
         """The others."""
-        return replace(whole, named={name: one for name, one in whole.named.items() if not self.waits(name)})
+        return replace(
+            whole, named={name: parameter for name, parameter in whole.named.items() if not self.waits(name)}
+        )
 
     def sets(self, names: Iterable[str]) -> list[tuple[Channel, list[str]]]:
         """The names whose gradients are summed over stages, by set, in one order on all ranks."""
@@ -65,7 +67,7 @@ class StageSharedParameters:
         for name in names:
             if self.channel(name) is not None:
                 sets.setdefault(_set_of(name), []).append(name)
-        return [(self.channels[self.holders.meeting(own[0])], own) for _, own in sorted(sets.items())]
+        return [(self.channels[self.holders.meeting(names[0])], names) for _, names in sorted(sets.items())]
 
 
 def make_shared_groups(rank: RankContext, holders: Holders, split: bool) -> StageSharedParameters:

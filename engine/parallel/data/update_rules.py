@@ -41,7 +41,8 @@ class WholeNorms:
             everywhere = [[] for _ in range(channel.size)]
             dist.all_gather_object(everywhere, names, group=channel.group)
         place = {
-            name: number for number, name in enumerate(sorted({one for own in everywhere for one in own}))
+            name: number
+            for number, name in enumerate(sorted({name_ for names in everywhere for name_ in names}))
         }
         self._count = len(place)
         self._places = {id(piece.weight): place[piece.name] for piece in pieces}
@@ -53,10 +54,10 @@ class WholeNorms:
         """
         device = parts.device
         places = torch.tensor(
-            [self._places[id(one.weight)] for one in pieces], dtype=torch.int64, device=device
+            [self._places[id(piece.weight)] for piece in pieces], dtype=torch.int64, device=device
         )
         shares = torch.tensor(
-            [self._shares[id(one.weight)] for one in pieces], dtype=torch.float64, device=device
+            [self._shares[id(piece.weight)] for piece in pieces], dtype=torch.float64, device=device
         )
         whole = torch.zeros(len(parts), self._count, dtype=torch.float64, device=device)
         whole.index_add_(1, places, parts.double() * shares)
@@ -71,7 +72,7 @@ Make = Callable[[Sequence[Piece], Train, WholeNorms], list[UpdateRule]]
 
 def rules_of(pieces: Sequence[Piece], train: Train, norms: WholeNorms) -> list[UpdateRule]:
     """What updates these pieces as ``train`` asks for, matrices with weight decay and vectors without."""
-    return MAKERS[train.optimizer]([one for one in pieces if one.weight.numel()], train, norms)
+    return MAKERS[train.optimizer]([piece for piece in pieces if piece.weight.numel()], train, norms)
 
 
 def first_state(piece: Piece, train: Train) -> dict[str, Tensor]:
@@ -115,11 +116,11 @@ def _muon(pieces: Sequence[Piece], train: Train, norms: WholeNorms) -> list[Upda
     """
     hidden = [piece for piece in pieces if _is_hidden(piece)]
     others = [piece for piece in pieces if not _is_hidden(piece)]
-    rest = _adamw(others, train, norms)
+    adamw = _adamw(others, train, norms)
     if not hidden:
-        return rest
+        return adamw
     options: dict[str, Any] = {"momentum": train.momentum, "adjust_lr_fn": "match_rms_adamw"}
-    return [torch.optim.Muon(_groups(hidden, train), train.learning_rate, **options), *rest]
+    return [torch.optim.Muon(_groups(hidden, train), train.learning_rate, **options), *adamw]
 
 
 def _lamb(pieces: Sequence[Piece], train: Train, norms: WholeNorms) -> list[UpdateRule]:
@@ -146,7 +147,9 @@ class _LayerwiseOptimizer:
         parts = torch.zeros(2, 0, dtype=torch.float64)
         if directions:
             weights = [_square(piece.weight) for piece in self._pieces]
-            parts = torch.stack([torch.stack(weights), torch.stack([_square(one) for one in directions])])
+            parts = torch.stack(
+                [torch.stack(weights), torch.stack([_square(direction) for direction in directions])]
+            )
         of_weights, of_directions = self._norms.squares(self._pieces, parts).sqrt()
         return of_weights, of_directions
 
@@ -169,8 +172,8 @@ class Lamb(_LayerwiseOptimizer):
         """One sum over ranks, for all parameters together."""
         directions = [self._direction(piece) for piece in self._pieces]
         lengths, steps = self._lengths(directions)
-        known = (lengths > 0) & (steps > 0)
-        rates = self.param_groups[0]["lr"] * torch.where(known, lengths / steps, 1.0)
+        is_defined = (lengths > 0) & (steps > 0)
+        rates = self.param_groups[0]["lr"] * torch.where(is_defined, lengths / steps, 1.0)
         for piece, direction, rate in zip(self._pieces, directions, rates, strict=True):
             piece.weight.sub_(direction.mul_(rate.to(direction.dtype)))
 
@@ -202,8 +205,8 @@ class Lars(_LayerwiseOptimizer):
         lengths, steps = self._lengths(gradients)
         train, rate = self._train, self.param_groups[0]["lr"]
         ratios = train.trust * lengths / (steps + train.weight_decay * lengths)
-        known = (lengths > 0) & (steps > 0)
-        factors = torch.where(known, ratios, 1.0)
+        is_defined = (lengths > 0) & (steps > 0)
+        factors = torch.where(is_defined, ratios, 1.0)
         for piece, gradient, factor in zip(self._pieces, gradients, factors, strict=True):
             step = gradient * rate
             if piece.decayed:

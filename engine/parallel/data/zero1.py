@@ -44,7 +44,9 @@ class SlicedParameters(AveragedParameters):
         self._weights = [_flatten_parameters(bucket) for bucket in self.buckets.buckets]
         self._masters_of = [MasterWeights(config.memory) for _ in self._weights]
         self._arriving = dict[int, _PendingGather]()
-        self._bucket_of = {one: bucket.index for bucket in self.buckets.buckets for one in bucket.parameters}
+        self._bucket_of = {
+            parameter: bucket.index for bucket in self.buckets.buckets for parameter in bucket.parameters
+        }
 
     @cached_property
     def _channel(self) -> Channel:
@@ -68,7 +70,9 @@ class SlicedParameters(AveragedParameters):
     def wait_for_weights(self, parameters: Iterable[nn.Parameter]) -> None:
         """Wait for the buckets that hold them."""
         if self._arriving:
-            for index in {self._bucket_of[one] for one in parameters if one in self._bucket_of}:
+            for index in {
+                self._bucket_of[parameter] for parameter in parameters if parameter in self._bucket_of
+            }:
                 self._wait_for(index)
 
     def drain(self) -> None:
@@ -118,10 +122,10 @@ class SlicedParameters(AveragedParameters):
 
     def _pieces_of(self, bucket: Bucket, weights: Tensor) -> list[Piece]:
         names = {parameter: name for name, parameter in self.shared.named.items()}
-        each = len(weights) // self.group.size()
-        first, offset, pieces = self.group.rank() * each, 0, []
+        slice_size = len(weights) // self.group.size()
+        first, offset, pieces = self.group.rank() * slice_size, 0, []
         for parameter in bucket.parameters:
-            start, stop = max(offset, first), min(offset + parameter.numel(), first + each)
+            start, stop = max(offset, first), min(offset + parameter.numel(), first + slice_size)
             if start < stop:
                 values = self._values[parameter].flatten()[start - offset : stop - offset]
                 weight = self._masters_of[bucket.index].weight(weights[start:stop], values)

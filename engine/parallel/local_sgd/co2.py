@@ -59,26 +59,28 @@ class StalenessGap:
         self.rounds = torch.zeros((), dtype=torch.int64)
         self._ratios = torch.zeros_like(self.typical)
 
-    def measure(self, here: Tensor, before: Tensor) -> None:
+    def measure(self, weights: Tensor, before: Tensor) -> None:
         """At a round's start, on all ranks; both vectors [elements that this rank updates]."""
         if self._kind == "none":
             return
-        distances = torch.tensor(self._distances(here - before), dtype=torch.float64)
+        distances = torch.tensor(self._distances(weights - before), dtype=torch.float64)
         if distances.any():
             self.rounds += 1
             self.typical += (distances - self.typical) / self.rounds
         self._ratios = torch.where(self.typical > 0, distances / self.typical, 0.0)
 
-    def lessen(self, pull: Tensor, here: Tensor, before: Tensor) -> None:
+    def lessen(self, pull: Tensor, weights: Tensor, before: Tensor) -> None:
         """Divide ``pull`` by the gap that was measured last, in place."""
         if self._kind == "none":
             return
         for place, part in enumerate(self._parts):
-            own = place if len(self.typical) > 1 else 0
+            index = place if len(self.typical) > 1 else 0
             if self._kind != "element":
-                pull[part].div_(1 + float(self._ratios[own]))
-            elif self.typical[own] > 0:
-                pull[part].div_((here[part] - before[part]).abs_().div_(float(self.typical[own])).add_(1))
+                pull[part].div_(1 + float(self._ratios[index]))
+            elif self.typical[index] > 0:
+                pull[part].div_(
+                    (weights[part] - before[part]).abs_().div_(float(self.typical[index])).add_(1)
+                )
 
     def _distances(self, moved: Tensor) -> list[float]:
         if self._kind == "element":
@@ -92,19 +94,19 @@ class Co2Loop:
     with, once the background's work is done. ``_begun`` are the weights of this replica at the round's start.
     """
 
-    def __init__(self, given: LoopInput) -> None:
-        rank, link, settings = given.rank, given.link, given.settings
+    def __init__(self, inputs: LoopInput) -> None:
+        rank, link, settings = inputs.rank, inputs.link, inputs.settings
         self._rank, self._link, self._settings = rank, link, settings
-        self._rounds, self._keeps = Rounds(rank, given.bring), settings.variant == "keep_local"
+        self._rounds, self._keeps = Rounds(rank, inputs.bring), settings.variant == "keep_local"
         self._sharded = rank.layout.zero_stage >= 1
-        self._flat = FlatVector(given.pieces, rank.device, link.size if self._sharded else 1)
+        self._flat = FlatVector(inputs.pieces, rank.device, link.size if self._sharded else 1)
         self._mean = Mean(self._flat, link, self._sharded)
         self._here, self._before = self._mean.mine(), self._mean.mine()
         self._momentum = torch.zeros_like(self._here)
         self._begun = self._flat.copy() if self._keeps else None
         places, origin = list(self._mean.parts()), self._mean.start
         parts = [slice(part.start - origin, part.stop - origin) for part in places]
-        counts = {id(piece): share for piece, share in zip(given.pieces, given.shares, strict=True)}
+        counts = {id(piece): share for piece, share in zip(inputs.pieces, inputs.shares, strict=True)}
         self._shares = [counts[id(part.piece)] for part in places]
         self._gap = StalenessGap(settings.gap, parts, self._total)
         self._sent = torch.zeros((), dtype=torch.int64)
@@ -187,12 +189,12 @@ class Co2Loop:
         assert self._begun is not None
         begun = self._begun
         for part in self._flat.parts(0, self._flat.size):
-            here = slice(part.start, part.stop)
+            part_slice = slice(part.start, part.stop)
             weight = part.piece.weight.detach().view(-1)
-            progress = weight.to(begun.device) - begun[here]
-            begun[here] = self._mean.buffer[here] + progress
-            weight.copy_(begun[here])
-            self._mean.buffer[here] = progress
+            progress = weight.to(begun.device) - begun[part_slice]
+            begun[part_slice] = self._mean.buffer[part_slice] + progress
+            weight.copy_(begun[part_slice])
+            self._mean.buffer[part_slice] = progress
 
     def _update(self, mean: Tensor) -> Tensor:
         """The outer step on this rank's part: the start of the round after the running one."""
@@ -210,6 +212,6 @@ class Co2Loop:
 
     def _total(self, squares: list[float]) -> float:
         """Sum over everything that a replica updates, each element once."""
-        own = sum(share * square for share, square in zip(self._shares, squares, strict=True))
-        total = all_reduce_scalar(own, self._rank.groups.norm)
+        own_square = sum(share * square for share, square in zip(self._shares, squares, strict=True))
+        total = all_reduce_scalar(own_square, self._rank.groups.norm)
         return self._link.total(total, self._rank.device) if self._sharded else total

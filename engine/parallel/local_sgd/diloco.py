@@ -75,12 +75,12 @@ class Fragment:
 class FragmentLoop:
     """An outer loop over one or several fragments."""
 
-    def __init__(self, given: LoopInput) -> None:
-        rank, link, settings = given.rank, given.link, given.settings
-        self._rounds = Rounds(rank, given.bring)
+    def __init__(self, inputs: LoopInput) -> None:
+        rank, link, settings = inputs.rank, inputs.link, inputs.settings
+        self._rounds = Rounds(rank, inputs.bring)
         sharded, layers = rank.layout.zero_stage >= 1, settings.fragments
         ranks = link.size if sharded else 1
-        dealt = (FlatVector(of, rank.device, ranks) for of in _split_into_fragments(given.pieces, layers))
+        dealt = (FlatVector(of, rank.device, ranks) for of in _split_into_fragments(inputs.pieces, layers))
         self._fragments = [Fragment(flat, link, settings, sharded) if flat.size else None for flat in dealt]
         #: The fragment that is under way, counted from 1 (0: none), the round it was sent in, and for how many steps.
         self._under_way, self._sent_in, self._age = (torch.zeros((), dtype=torch.int64) for _ in range(3))

@@ -24,10 +24,10 @@ def optimizer_of(rank: RankContext, replicas: Sequence[Replica]) -> LocalOptimiz
     return OuterOptimizer(rank, replicas, rank.groups.outer)
 
 
-def outer_loop(given: LoopInput) -> OuterLoop:
+def outer_loop(inputs: LoopInput) -> OuterLoop:
     """The loop of the method that the settings name."""
-    method = OUTER_METHODS[given.settings.method]
-    loop: OuterLoop = getattr(import_module(method.module), method.build)(given)
+    method = OUTER_METHODS[inputs.settings.method]
+    loop: OuterLoop = getattr(import_module(method.module), method.build)(inputs)
     return loop
 
 

@@ -90,8 +90,10 @@ class Mean:
 
     def __init__(self, flat: FlatVector, link: Link, sharded: bool) -> None:
         self.flat, self._link, self._sharded = flat, link, sharded
-        each = flat.size // link.size
-        self.start, self.stop = (link.rank * each, link.rank * each + each) if sharded else (0, flat.size)
+        slice_size = flat.size // link.size
+        self.start, self.stop = (
+            (link.rank * slice_size, link.rank * slice_size + slice_size) if sharded else (0, flat.size)
+        )
         self.buffer = flat.copy()
 
     def parts(self) -> Iterator[Part]:

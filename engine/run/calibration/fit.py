@@ -57,13 +57,13 @@ def _errors(segments: tuple[Segment, ...], sizes: _Array, seconds: _Array) -> _A
 
 def _segments(sizes: _Array, seconds: _Array) -> tuple[Segment, ...]:
     """One segment, or two if they foretell much better."""
-    one = (_line(sizes, seconds),)
+    single_line = (_line(sizes, seconds),)
     alone = _left_out_error(sizes, seconds, 0)
     cuts = range(_LEAST_POINTS, len(sizes) - _LEAST_POINTS + 1)
     tried = {cut: _left_out_error(sizes, seconds, cut) for cut in cuts}
     best = min(tried, key=lambda cut: tried[cut], default=None)
     if best is None or alone < _GOOD_ENOUGH or tried[best] > _WORTH_IT * alone:
-        return one
+        return single_line
     return _split(sizes, seconds, best)
 
 

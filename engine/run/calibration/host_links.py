@@ -54,7 +54,9 @@ class HostLinks(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     def slowest(self) -> float:
         """Bytes/s of the slowest link of two hosts."""
         rates = enumerate(self.bytes_per_second)
-        return min((rate for one, row in rates for to, rate in enumerate(row) if to != one), default=math.inf)
+        return min(
+            (rate for source, row in rates for to, rate in enumerate(row) if to != source), default=math.inf
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, the islands among them."""
@@ -71,25 +73,28 @@ class HostLinks(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 def islands_of(rates: Sequence[Sequence[float]]) -> tuple[int, ...]:
     """The island of each host, counted in the order of their first hosts, from bytes/s [from][to]."""
     count = len(rates)
-    both = [[min(rates[one][other], rates[other][one]) for other in range(count)] for one in range(count)]
+    both = [
+        [min(rates[source][target], rates[target][source]) for target in range(count)]
+        for source in range(count)
+    ]
     best = [
-        max((rate for place, rate in enumerate(row) if place != one), default=0.0)
-        for one, row in enumerate(both)
+        max((rate for place, rate in enumerate(row) if place != source), default=0.0)
+        for source, row in enumerate(both)
     ]
     island: list[int | None] = [None] * count
-    found = 0
+    islands = 0
     for first in range(count):
         if island[first] is not None:
             continue
-        island[first], waiting = found, [first]
+        island[first], waiting = islands, [first]
         while waiting:
-            one = waiting.pop()
+            host = waiting.pop()
             for other in range(count):
-                near = both[one][other] >= NEAR * max(best[one], best[other])
-                if other != one and island[other] is None and near:
-                    island[other] = found
+                near = both[host][other] >= NEAR * max(best[host], best[other])
+                if other != host and island[other] is None and near:
+                    island[other] = islands
                     waiting.append(other)
-        found += 1
+        islands += 1
     return tuple(place or 0 for place in island)
 
 
@@ -113,14 +118,14 @@ def save(home: Path, links: HostLinks) -> Path:
 
 def stored_links(home: Path) -> dict[str, HostLinks]:
     """All that were measured under a home, by their keys; without what cannot be read."""
-    found = {}
+    stored = {}
     for path in sorted((home / FOLDER).glob("*.json")):
         try:
             links = _read(path)
         except (OSError, ValueError):
             continue
-        found[links.key] = links
-    return found
+        stored[links.key] = links
+    return stored
 
 
 def read_links(path: Path) -> HostLinks:
@@ -146,9 +151,9 @@ def _read(path: Path) -> HostLinks:
         raise ValueError(f"rates need one row and one column for each of {count} hosts")
     if any(
         rate <= 0
-        for one, row in enumerate(links.bytes_per_second)
+        for source, row in enumerate(links.bytes_per_second)
         for other, rate in enumerate(row)
-        if one != other
+        if source != other
     ):
         raise ValueError("a rate between two hosts is not above zero")
     if len(links.island_bytes_per_second) != links.count:

@@ -57,10 +57,10 @@ def save(home: Path, new: Calibration) -> Path:
     path = path_of(home, new.fingerprint.id)
     fresh = {curve.key for curve in new.curves}
     older = load(path)
-    kept = [curve for curve in older.curves if curve.key not in fresh] if older else []
+    older_curves = [curve for curve in older.curves if curve.key not in fresh] if older else []
     with run_folder.check_writable(home):
         path.parent.mkdir(parents=True, exist_ok=True)
-        run_folder.write_json(path, replace(new, curves=(*kept, *new.curves)).as_dict())
+        run_folder.write_json(path, replace(new, curves=(*older_curves, *new.curves)).as_dict())
     return path
 
 
@@ -87,10 +87,11 @@ def _stale(newest: Calibration, now: Fingerprint) -> str:
 def reference(home: Path, now: Fingerprint) -> dict[str, Any]:
     """For a run's status: its fingerprint, and the calibration that it refers to or why there is none."""
     lookup = find(home, now)
-    held = lookup.calibration
+    calibration = lookup.calibration
     return {
         "fingerprint": now.as_dict(),
-        "calibration": held and {"fingerprint": held.fingerprint.id, "measured_unix": held.measured_unix},
+        "calibration": calibration
+        and {"fingerprint": calibration.fingerprint.id, "measured_unix": calibration.measured_unix},
         "calibration_reason": lookup.reason,
     }
 
@@ -98,9 +99,9 @@ def reference(home: Path, now: Fingerprint) -> dict[str, Any]:
 def calibration_of_run(home: Path, status: RunStatus) -> CalibrationLookup:
     """The calibration that a run's status names; a run of an older version names none."""
     named = status.calibration
-    held = load(path_of(home, str(named.get("fingerprint")))) if named else None
-    if held is not None:
-        return CalibrationLookup(held)
+    calibration = load(path_of(home, str(named.get("fingerprint")))) if named else None
+    if calibration is not None:
+        return CalibrationLookup(calibration)
     if named:
         return CalibrationLookup(None, "the calibration that the run refers to is gone or cannot be read")
     return CalibrationLookup(None, status.calibration_reason) if status.calibration_reason else UNKNOWN

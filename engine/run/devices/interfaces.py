@@ -21,18 +21,22 @@ def require(config: RunConfig, chosen: Devices) -> None:
     """
     if config.lab.wanted or chosen.kind != "cpu":
         return
-    here = psutil.net_if_addrs()
+    addresses = psutil.net_if_addrs()
     for key in ("inside", "between"):
-        asked = getattr(config.network, key)
-        if asked is None:
+        name_ = getattr(config.network, key)
+        if name_ is None:
             continue
         host = socket.gethostname()
-        if not set(asked.split(",")) <= set(here):
-            spaces = "; names are joined by commas alone" if "," in asked else ""
-            remedy = f"{host} has no such interface; it has {', '.join(here)}{spaces}"
-            raise InputError(f"network.{key}", asked, remedy)
-        for name in asked.split(","):
-            if not any(one.family in _FAMILIES for one in here[name]):
-                with_one = [other for other in here if any(one.family in _FAMILIES for one in here[other])]
+        if not set(name_.split(",")) <= set(addresses):
+            spaces = "; names are joined by commas alone" if "," in name_ else ""
+            remedy = f"{host} has no such interface; it has {', '.join(addresses)}{spaces}"
+            raise InputError(f"network.{key}", name_, remedy)
+        for name in name_.split(","):
+            if not any(address.family in _FAMILIES for address in addresses[name]):
+                with_one = [
+                    other
+                    for other in addresses
+                    if any(address.family in _FAMILIES for address in addresses[other])
+                ]
                 remedy = f"{name} of {host} has no address to send from; {', '.join(with_one)} have"
-                raise InputError(f"network.{key}", asked, remedy)
+                raise InputError(f"network.{key}", name_, remedy)

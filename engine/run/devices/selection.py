@@ -111,8 +111,8 @@ def _too_few(driver: GpuSource, gpus: list[str], world_size: int) -> str | None:
     if gpus and len(gpus) >= world_size:
         return None
     library = "RCCL" if isinstance(driver, AmdSmi) else "NCCL"
-    found, ranks = several(len(gpus), "GPUs"), several(world_size, "ranks")
-    return f"{found}{describe_hidden_gpus(driver)} for {ranks}; {library} needs one each"
+    gpu_count, ranks = several(len(gpus), "GPUs"), several(world_size, "ranks")
+    return f"{gpu_count}{describe_hidden_gpus(driver)} for {ranks}; {library} needs one each"
 
 
 def visible(driver: GpuSource) -> list[int | None]:
@@ -125,15 +125,15 @@ def visible(driver: GpuSource) -> list[int | None]:
     """
     if isinstance(driver, AmdSmi):
         return [*_visible_amd(driver)]
-    count, asked = driver.device_count, os.environ.get("CUDA_VISIBLE_DEVICES")
-    if asked is None or not count:
+    count, setting = driver.device_count, os.environ.get("CUDA_VISIBLE_DEVICES")
+    if setting is None or not count:
         return _whole(driver, range(count))
-    if asked.startswith("MIG-"):
-        parts = list(takewhile(lambda part: part.startswith("MIG-"), asked.split(",")))
+    if setting.startswith("MIG-"):
+        parts = list(takewhile(lambda part: part.startswith("MIG-"), setting.split(",")))
         return [] if len(set(parts)) < len(parts) else [None] * len(parts)
-    by_name = asked.startswith("GPU-")
+    by_name = setting.startswith("GPU-")
     uuids = [str(driver.identity(gpu)["uuid"]) if by_name else "" for gpu in range(count)]
-    return _whole(driver, _shown_positions(asked, uuids))
+    return _whole(driver, _shown_positions(setting, uuids))
 
 
 def names(driver: GpuSource) -> list[str]:
@@ -144,10 +144,10 @@ def names(driver: GpuSource) -> list[str]:
 def describe_hidden_gpus(driver: GpuSource) -> str:
     """How many more GPUs there are than ranks may use, as the tail of a line; empty if there are none."""
     more = driver.device_count - len(visible(driver))
-    who = _CUDA
+    vendor = _CUDA
     if isinstance(driver, AmdSmi):
-        who = " and ".join(name for name in (_ROCR, _HIP, _CUDA) if name in os.environ) or _ROCR
-    return f" ({who} hides {more:,} more)" if more > 0 else ""
+        vendor = " and ".join(name for name in (_ROCR, _HIP, _CUDA) if name in os.environ) or _ROCR
+    return f" ({vendor} hides {more:,} more)" if more > 0 else ""
 
 
 def only(numbers: Sequence[int]) -> dict[str, str | None]:
@@ -167,10 +167,10 @@ def only(numbers: Sequence[int]) -> dict[str, str | None]:
         driver.close()
 
 
-def _shown_positions(asked: str, uuids: Sequence[str]) -> list[int]:
+def _shown_positions(setting: str, uuids: Sequence[str]) -> list[int]:
     """Positions that a list of numbers, or of UUIDs, shows of devices with these UUIDs."""
-    parts = asked.split(",")
-    if asked.startswith("GPU-"):
+    parts = setting.split(",")
+    if setting.startswith("GPU-"):
         named = list(takewhile(lambda part: part.startswith("GPU-"), parts))
         if len(set(named)) < len(named):
             return []
@@ -178,10 +178,10 @@ def _shown_positions(asked: str, uuids: Sequence[str]) -> list[int]:
         numbers = [gpus[0] if len(gpus) == 1 else -1 for gpus in fitting]
     else:
         numbers = [_number(part.strip()) for part in parts]
-    known = list(takewhile(lambda number: number >= 0, numbers))
-    if len(set(known)) < len(known):
+    positions = list(takewhile(lambda number: number >= 0, numbers))
+    if len(set(positions)) < len(positions):
         return []
-    return list(takewhile(lambda number: number < len(uuids), known))
+    return list(takewhile(lambda number: number < len(uuids), positions))
 
 
 def _whole(driver: GpuSource, numbers: Iterable[int]) -> list[int | None]:
@@ -203,12 +203,12 @@ def _visible_amd(driver: AmdSmi) -> list[int]:
     """
     uuids = [str(driver.identity(gpu)["uuid"]) for gpu in range(driver.device_count)]
     shown = _in_order_of_hip(driver)
-    if (asked := os.environ.get(_ROCR)) is not None:
-        shown = _select_tokens(asked, shown, uuids)
-    asked = os.environ.get(_HIP, os.environ.get(_CUDA))
-    if asked is None:
+    if (setting := os.environ.get(_ROCR)) is not None:
+        shown = _select_tokens(setting, shown, uuids)
+    setting = os.environ.get(_HIP, os.environ.get(_CUDA))
+    if setting is None:
         return shown
-    return [shown[place] for place in _shown_positions(asked, [uuids[gpu] for gpu in shown])]
+    return [shown[place] for place in _shown_positions(setting, [uuids[gpu] for gpu in shown])]
 
 
 def _in_order_of_hip(driver: AmdSmi) -> list[int]:
@@ -216,10 +216,10 @@ def _in_order_of_hip(driver: AmdSmi) -> list[int]:
     return sorted(range(len(numbers)), key=numbers.__getitem__)
 
 
-def _select_tokens(asked: str, order: Sequence[int], uuids: Sequence[str]) -> list[int]:
+def _select_tokens(setting: str, order: Sequence[int], uuids: Sequence[str]) -> list[int]:
     """Numbers or beginnings of UUIDs; the first that fits none, several, or one that was named before ends the list."""
     shown: list[int] = []
-    for token in (part.strip().lower() for part in asked.split(",")):
+    for token in (part.strip().lower() for part in setting.split(",")):
         if token.isdecimal():
             fitting = [order[int(token)]] if int(token) < len(order) else []
         else:
@@ -243,23 +243,23 @@ def _cpu_backend() -> str:
     Raises:
         InputError: it names no module, or one that is not there.
     """
-    asked = os.environ.get(BACKEND_VARIABLE)
-    if not asked:
+    setting = os.environ.get(BACKEND_VARIABLE)
+    if not setting:
         return "gloo"
-    module, colon, name = asked.partition(":")
+    module, colon, name = setting.partition(":")
     if not (module and colon and name):
         raise InputError(
-            BACKEND_VARIABLE, asked, "must be MODULE:NAME, a module that registers the backend of that name"
+            BACKEND_VARIABLE, setting, "must be MODULE:NAME, a module that registers the backend of that name"
         )
     try:
-        found = importlib.util.find_spec(module) is not None
+        is_installed = importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
-        found = False
-    if not found:
+        is_installed = False
+    if not is_installed:
         raise InputError(
-            BACKEND_VARIABLE, asked, f"there is no module {module}; install it or set PYTHONPATH"
+            BACKEND_VARIABLE, setting, f"there is no module {module}; install it or set PYTHONPATH"
         )
-    return asked
+    return setting
 
 
 def load_backend(backend: str) -> str:

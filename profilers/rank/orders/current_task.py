@@ -74,14 +74,14 @@ class Tasks:
             return
         running, self._running = self._running, None
         try:
-            told = running.task.end(step)
+            answer = running.task.end(step)
         except Exception as error:
-            told = {"problem": f"{type(error).__name__}: {error}"}
-        self.tell(running.order, step, **told)
+            answer = {"problem": f"{type(error).__name__}: {error}"}
+        self.tell(running.order, step, **answer)
 
-    def tell(self, order: Order, step: int, **what: Any) -> None:
+    def tell(self, order: Order, step: int, **facts: Any) -> None:
         """What was done for an order before this step."""
-        document = {"files": [], "note": None, "problem": None} | what
+        document = {"files": [], "note": None, "problem": None} | facts
         self._tell_event(EVENT, id=order.id, command=order.command, step=step, **document)
 
     def _record(self, step: int) -> None:

@@ -83,7 +83,7 @@ class JobOrders:
 
 def _read(path: Path) -> FileOrder | None:
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        return FileOrder(str(told["id"]), str(told["command"]), int(told["steps"]))
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return FileOrder(str(document["id"]), str(document["command"]), int(document["steps"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None

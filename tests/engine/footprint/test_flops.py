@@ -20,7 +20,6 @@ from engine.footprint.flops import (
     CONVENTION,
     Recompute,
     Workload,
-    active_parameters,
     hardware_flops_per_step,
     layer_parameters,
     model_flops_per_step,
@@ -190,7 +189,7 @@ def test_parameters_are_those_of_the_built_model(preset: str) -> None:
     with torch.device("cpu" if parameters(work) <= MOST_REAL_PARAMETERS else "meta"):
         decoder = build(work)
     assert parameters(work) == sum(parameter.numel() for parameter in decoder.parameters())
-    assert parameters(work) == active_parameters(work) == work.shape.parameters
+    assert parameters(work) == work.shape.parameters
     block = sum(parameter.numel() for parameter in decoder.blocks["0"].parameters())
     assert layer_parameters(work) == block == work.shape.layer_parameters
 
@@ -202,7 +201,6 @@ def test_experts_count_where_a_token_meets_them() -> None:
     router = 8 * hidden
     without = parameters(dense) - layers * 3 * hidden * GROUPED.ffn_hidden
     assert parameters(experts) == without + layers * (router + 8 * expert)
-    assert active_parameters(experts) == without + layers * (router + 2 * expert)
     difference = model_flops_per_step(experts) - model_flops_per_step(dense)
     assert difference == 6 * dense.tokens * layers * (router + 2 * expert - 3 * hidden * GROUPED.ffn_hidden)
 
@@ -211,7 +209,7 @@ def test_one_expert_for_every_token_is_the_dense_model_and_a_router() -> None:
     dense = Workload(PLAIN, 16, 2)
     single = Workload(PLAIN, 16, 2, experts=1, experts_per_token=1)
     router = PLAIN.layers * PLAIN.hidden
-    assert parameters(single) == active_parameters(single) == parameters(dense) + router
+    assert parameters(single) == parameters(dense) + router
     assert model_flops_per_step(single) == model_flops_per_step(dense) + 6 * dense.tokens * router
 
 

@@ -12,8 +12,8 @@ from engine.schedules.actions import Action, Costs, Plan, order_actions
 from engine.schedules.credits import credits_of, fewest, ways
 from engine.schedules.registry import SCHEDULES, plan
 from engine.schedules.simulate import Timeline, simulate
+from tests.support.predict.instant import instant
 from tests.support.runs import small
-from tests.tuning.predict.simulation.test_event_loop import instant
 from tuning.predict.simulation.event_loop import simulate as play
 from tuning.predict.simulation.step import Step
 

@@ -85,7 +85,7 @@ def test_a_loss_is_told_once_all_ranks_told_theirs(tmp_path: Path) -> None:
                 second.event("validation", step=step, loss=loss + 1, ranks=2, metric=0.7)
         records = RunRecords(tmp_path)
         assert losses_before_steps(records) == {4: 3.5}
-        assert losses_before_steps(records, what="metric") == {4: pytest.approx(0.6)}
+        assert losses_before_steps(records, measure="metric") == {4: pytest.approx(0.6)}
         second.event("validation", step=8, loss=3.0, ranks=2)
         records.refresh()
         assert losses_before_steps(records) == {4: 3.5, 8: 2.5}

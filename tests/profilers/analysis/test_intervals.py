@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from profilers.analysis.intervals import merge, overlap_seconds, union_seconds
+from profilers.analysis.intervals import merge, union_seconds
+from tests.support.profilers.overlap import overlap_seconds
 
 
 @pytest.mark.parametrize(

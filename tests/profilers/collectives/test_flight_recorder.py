@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from profilers.collectives.flight_recorder import Dump, DumpError, arm, comm_samples, merge_dumps, parse, take
+from profilers.collectives.flight_recorder import Dump, DumpError, arm, merge_dumps, parse, take
 from tests.support.approximate import about
 from tests.support.profilers.flight import (
     CREATED_NS,
@@ -81,8 +81,6 @@ def test_entries_come_in_the_order_of_their_calls() -> None:
 def test_ends_that_are_missing_or_came_by_an_abort(known: dict[str, Any], state: str) -> None:
     dump = nccl_dump([nccl_entry(1, duration_ms=2.0, **known)])
     assert dump.entries[0].state == state
-    [sample] = comm_samples(dump, {}, {}, [])
-    assert sample.seconds == (0.002 if state == "completed" else None)
 
 
 OPERATIONS: list[tuple[str, str, int]] = [
@@ -100,20 +98,6 @@ def test_names_and_payloads_are_those_of_our_records(name: str, operation: str, 
     """24 float32 go in and 48 come out; S is what nccl-tests count."""
     dump = nccl_dump([nccl_entry(1, profiling_name=name, input_sizes=[[24]], output_sizes=[[48]])])
     assert (dump.entries[0].operation, dump.entries[0].bytes) == (operation, size)
-
-
-def test_rows_like_those_of_the_recorder() -> None:
-    calls = [nccl_entry(number, duration_ms=0.25 * number) for number in (1, 2, 3)]
-    messages = [nccl_message("send 0->1", 3), nccl_message("coalesced", 4)]
-    starts = [CREATED_NS / 1e9 + at for at in (0.0, 0.0025)]
-    rows = comm_samples(nccl_dump(calls + messages), {"0": "dp"}, {"0": 2}, starts, first_step=7)
-    assert [(row.step, row.operation, row.axis, row.group_size, row.bytes) for row in rows] == [
-        (7, "all_reduce", "dp", 2, 48),
-        (7, "all_reduce", "dp", 2, 48),
-        (8, "all_reduce", "dp", 2, 48),
-        (7, "send", "dp", 2, 48),
-    ]
-    assert [row.seconds for row in rows] == about([0.00025, 0.0005, 0.00075, None])
 
 
 def test_a_message_has_a_sender_and_a_receiver() -> None:

@@ -17,7 +17,8 @@ from engine.config.presets import resolve
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
 from profilers.model.run_summary import RunSummary
-from tuning.execution.executor import OfflineExecutor, Ran, build_summary
+from tests.support.studies.offline import OfflineExecutor, build_summary
+from tuning.execution.executor import Ran
 from tuning.predict.model.cases import Array
 from tuning.spec.study_file import StudyFile, parse
 

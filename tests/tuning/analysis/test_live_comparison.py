@@ -12,16 +12,15 @@ from rich.console import Console
 
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
+from tests.support.studies.offline import OfflineExecutor, build_summary
 from tests.tuning.execution.live.test_live_study import live_study
 from tuning.execution.executor import (
     CostlyBaselineError,
     EndOfSearchError,
     EndOfTrialsError,
-    OfflineExecutor,
     OnStart,
     Ran,
     ShouldStop,
-    build_summary,
 )
 from tuning.execution.live.windows import CONFIRM
 from tuning.report.study_result import StudyResult

@@ -13,8 +13,9 @@ from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
 from profilers.records.writer import RecordWriter
 from tests.support.samples import step_sample
+from tests.support.studies.offline import OfflineExecutor, build_summary
 from tests.tuning.execution.live.test_live_study import live_study
-from tuning.execution.executor import OfflineExecutor, Ran, build_summary
+from tuning.execution.executor import Ran
 from tuning.report.study_result import Gain
 from tuning.storage.study_folder import STUDIES
 from tuning.study import run_study

@@ -10,8 +10,9 @@ import pytest
 from engine.config.run_config import RunConfig
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
+from tests.support.studies.offline import OfflineExecutor, build_summary
 from tests.tuning.execution.live.test_live_study import live_study
-from tuning.execution.executor import OfflineExecutor, Ran, build_summary
+from tuning.execution.executor import Ran
 from tuning.execution.live.ongoing_run import RUNS
 from tuning.execution.live.pinned_values import BY
 from tuning.execution.live.starter import Starter

@@ -16,13 +16,13 @@ import pytest
 from engine.run import progress, run_folder
 from engine.run.outcome import Ending
 from engine.session import Session
-from profilers.analysis.intervals import overlap_seconds, union_seconds
+from profilers.analysis.intervals import union_seconds
 from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords
 from profilers.records.schema import PHASES
 from profilers.steps.clock_offset import ClockOffset, Offset
-from profilers.trace.lanes import communication, computation, overlap_fraction
 from tests.engine.runs.test_faults import LONG, when_at_step
+from tests.support.profilers.overlap import communication, computation, overlap_fraction, overlap_seconds
 from tests.support.runs import execute, small
 from tests.support.waiting import wait_until
 from tests.support.workbench import chrome_traces

@@ -60,7 +60,9 @@ def outcome_of_command(
     if code < 0:
         who, outside = "the trainer" if rank is None else f"rank {rank}", -code in SENT_FROM_OUTSIDE
         return RunOutcome(Ending.CRASHED, f"{who} {describe_exit(code)}{where}", rank, None, last, outside)
-    error = said or last_error(lines) or ("" if steps else next((one.strip() for one in reversed(lines)), ""))
+    error = (
+        said or last_error(lines) or ("" if steps else next((line.strip() for line in reversed(lines)), ""))
+    )
     words = f"the trainer {describe_exit(code)}{where}" + (f": {error}" if error else "")
     return RunOutcome(
         ending_named_in(error, printed=True) or Ending.CRASHED, _shorten(words), rank, None, last

@@ -42,7 +42,9 @@ class SlowdownBudget:
         if self._baseline is None or not stretch.measured:
             return None
         live, now = self._live, stretch.first + stretch.steps
-        recent = [each for each in self._windows if each[0].first + each[0].steps > now - live.over_steps]
+        recent = [
+            window for window in self._windows if window[0].first + window[0].steps > now - live.over_steps
+        ]
         lost = sum(max(0.0, self._lost_seconds(*each)) for each in (*recent, (stretch, undone, self.level)))
         allowed = live.max_slowdown * live.over_steps * self._baseline * self.level
         if lost <= allowed:

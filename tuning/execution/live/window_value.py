@@ -48,7 +48,7 @@ class Arm:
     @property
     def error(self) -> float:
         """Of the logarithm of its mean step: of its steps, and of windows as such."""
-        logs = [math.log(one) for one in self.steps]
+        logs = [math.log(step) for step in self.steps]
         of_steps = variance(logs) / len(logs) if len(logs) > 1 else 0.0
         return math.sqrt(of_steps + SPREAD**2 / self.windows)
 

@@ -6,7 +6,7 @@ What a source does not tell is NaN, or missing as a whole; nothing is filled in.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from engine.config.errors import InputError
 
 #: What ships with the package.
 DATA = Path(__file__).parent / "data"
-GIGA, GIBI = 1e9, 2.0**30
+GIGA = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,6 @@ class Sheet:
     def whole(self, name: str) -> NDArray[Any]:
         """A column of whole numbers, none of which is missing."""
         return np.array(self._convert_column(name, int), dtype=np.int64)
-
-    def decode_column(self, name: str, meanings: Mapping[str, str] | Mapping[str, int]) -> NDArray[Any]:
-        """A column of words, each as what it means."""
-        words = [str(word) for word in self.texts(name)]
-        for number, word in enumerate(words, 1):
-            if word not in meanings:
-                where = f"{self.path.name}: row {number}, column {name}"
-                raise InputError(where, word, f"give one of {', '.join(meanings)}")
-        return np.array([meanings[word] for word in words])
 
     def _convert_column(self, name: str, convert: Callable[[str], float]) -> list[float]:
         values = []

@@ -35,9 +35,6 @@ _LEAST, _PER_DOUBLING = 0.03, 0.06
 #: Two measurements of one configuration that differ by more contradict each other.
 CONTRADICTION = 1.5
 _LOW, _HIGH = 5, 95
-#: Rows of published tables count as so many independent ones at the most: those of one layout share what the formulas
-#: leave out. Of 12 to 240, errors of left-out groups over all tables are least about here.
-MOST = 25.0
 
 
 #: Ends of constants by their names.
@@ -145,7 +142,7 @@ def _rows(measured: TrialMeasurements, count: int) -> Rows[Constants]:
 
     def left(constants: Sequence[Constants]) -> Array:
         columns: dict[str, Any] = {
-            field.name: np.repeat([getattr(one, field.name) for one in constants], number)
+            field.name: np.repeat([getattr(constant, field.name) for constant in constants], number)
             for field in fields(constants[0])
         }
         seconds = step_time.step(many.cases, many.machine, replace(constants[0], **columns)).seconds
@@ -207,7 +204,9 @@ def check(measured: TrialMeasurements) -> None:
 def _machines(measured: TrialMeasurements) -> list[tuple[float, ...]]:
     """The figures of the machine that each trial ran on."""
     figures = [*measured.machine.device, *measured.machine.links]
-    return list(zip(*(np.broadcast_to(one, len(measured.seconds)).tolist() for one in figures), strict=True))
+    return list(
+        zip(*(np.broadcast_to(figure, len(measured.seconds)).tolist() for figure in figures), strict=True)
+    )
 
 
 def small_sample_factor(groups: int) -> float:

@@ -73,8 +73,8 @@ def layout(config: RunConfig) -> str:
 
 def join_machines(machines: Sequence[Machine]) -> Machine:
     """One machine whose figures are columns, a row for each."""
-    device = zip(*(one.device for one in machines), strict=True)
-    links = zip(*(one.links for one in machines), strict=True)
+    device = zip(*(machine.device for machine in machines), strict=True)
+    links = zip(*(machine.links for machine in machines), strict=True)
     return Machine(Device(*map(np.array, device)), Links(*map(np.array, links)))
 
 

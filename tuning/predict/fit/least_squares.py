@@ -110,7 +110,11 @@ class _Problem(NamedTuple, Generic[K]):
 
     def several(self, constants: Sequence[K]) -> Array:
         """Residuals of each, a row for each."""
-        return self.rows(constants) if self.rows else np.stack([self.residuals(one) for one in constants])
+        return (
+            self.rows(constants)
+            if self.rows
+            else np.stack([self.residuals(constant) for constant in constants])
+        )
 
     def move(self, place: Array, damping: float) -> Array:
         """The next step of Gauss and Newton, shortened by ``damping`` (D. Marquardt, 1963)."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,6 @@ class Constants:
     def put(self, **values: float) -> Constants:
         """The same with other values."""
         return replace(self, **values)
-
-
-NAMES = tuple(field.name for field in fields(Constants))
 
 
 #: ``gemm_share`` is held, not fitted: a fit to small models alone would trade it for their launches and extrapolate

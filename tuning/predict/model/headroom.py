@@ -135,5 +135,5 @@ def case_overhead(cases: Cases, base: RunConfig, on_cpu: bool) -> OutsideAllocat
     layout, wanted = layout_of(base), nccl_settings(base)
     names = ("dp", "tp", "pp", "zero_stage")
     layouts = [replace(layout, **dict(zip(names, kind, strict=True))) for kind in kinds.tolist()]
-    found = overhead_columns([layout_overhead(one, wanted) for one in layouts])
+    found = overhead_columns([layout_overhead(layout, wanted) for layout in layouts])
     return OutsideAllocator(*(np.asarray(column)[which.ravel()] for column in found))

@@ -177,37 +177,5 @@ def lab_of(config: RunConfig) -> Shape | None:
     return replace(shape, inside_kbit=0)
 
 
-def links_from_rates(
-    bytes_per_second: Sequence[Sequence[float]],
-    alpha_seconds: float = 0.0,
-    nodes: Sequence[int] | None = None,
-    islands: Sequence[int] | None = None,
-) -> Links:
-    """Of a matrix of measured rates, [devices, devices]; its diagonal does not count. Without ``nodes`` each device is
-    one; without ``islands`` all are in one network.
-
-    Raises:
-        InputError: it is not square, a rate is not above zero, or ``nodes`` or ``islands`` have another length.
-    """
-    rates = np.array(bytes_per_second, float)
-    if rates.ndim != 2 or rates.shape[0] != rates.shape[1]:
-        raise InputError(
-            "links", list(rates.shape), "rates need one row and one column for each device; measure all pairs"
-        )
-    np.fill_diagonal(rates, np.inf)
-    bad = np.argwhere(~(rates > 0))
-    if len(bad):
-        one, other = bad[0].tolist()
-        raise InputError(
-            f"links[{one}][{other}]", float(rates[one, other]), "is no rate in bytes/s; measure this pair"
-        )
-    size = len(rates)
-    told = {"nodes": tuple(nodes or range(size)), "islands": tuple(islands or [0] * size)}
-    for name, given in told.items():
-        if len(given) != size:
-            raise InputError(name, list(given), f"there are {size} devices; name one for each")
-    return Links(np.full_like(rates, alpha_seconds), rates, told["nodes"], told["islands"])
-
-
 def _indices_of(values: Ints, wanted: int) -> tuple[int, ...]:
     return tuple(np.flatnonzero(values == wanted).tolist())

@@ -116,7 +116,7 @@ class PlacementReport:
             "seconds": self.seconds,
             "in_order_seconds": self.in_order_seconds,
             "configured_seconds": self.configured_seconds,
-            "alternatives": [one.as_dict() for one in self.alternatives],
+            "alternatives": [alternative.as_dict() for alternative in self.alternatives],
             "method": self.placement.method,
             "reason": self.reason,
             "values": self.values,
@@ -215,12 +215,12 @@ def _alternatives(config: RunConfig, links: Links, work: Work) -> tuple[Alternat
     layout = layout_of(config)
     found = [
         Alternative(
-            one.axes,
-            one.devices,
-            _seconds(config, links, work, one.devices, None),
-            crossing_groups(layout, one.devices, links.islands),
+            order.axes,
+            order.devices,
+            _seconds(config, links, work, order.devices, None),
+            crossing_groups(layout, order.devices, links.islands),
         )
-        for one in nested_orders(layout)
+        for order in nested_orders(layout)
     ]
     return tuple(sorted(found, key=lambda one: one.total))
 
@@ -233,7 +233,7 @@ def _seconds(
     volumes = volumes_of(dealt)
     parts = Costs(layout_of(config), links, volumes, work).parts(np.array([devices]))
     compute = _compute(config, volumes, work, devices, rank_layers(dealt))
-    return {name: float(each[0]) for name, each in parts.items()} | {"compute": compute}
+    return {name: float(part[0]) for name, part in parts.items()} | {"compute": compute}
 
 
 def _better_split(config: RunConfig, found: Placement, work: Work) -> Layers:

@@ -29,7 +29,7 @@ import numpy as np
 
 from engine.config.layout import Layout, layers_of_stages
 from tuning.predict.model.hardware import Cluster
-from tuning.predict.placement.cost import AXES, GROUPS, Costs, Volumes, Work, hops, turns
+from tuning.predict.placement.cost import AXES, GROUPS, Costs, Volumes, Work
 from tuning.predict.placement.links import Floats, Ints, Links, cluster_links
 from tuning.predict.placement.orders import nested_orders
 
@@ -53,12 +53,12 @@ def island_orders(layout: Layout, islands: Sequence[int]) -> Iterator[tuple[int,
 def stages_fit(layout: Layout, islands: Sequence[int]) -> bool:
     """Whether each island has room for a whole number of stages."""
     stage = layout.world_size // layout.pp
-    return all(islands.count(one) % stage == 0 for one in set(islands))
+    return all(islands.count(island) % stage == 0 for island in set(islands))
 
 
 def fitting_stages(layout: Layout, islands: Sequence[int]) -> list[int]:
     """The numbers of stages with which whole ones fit on each island, at the same number of ranks."""
-    common = math.gcd(*(islands.count(one) for one in set(islands)))
+    common = math.gcd(*(islands.count(island) for island in set(islands)))
     return [len(islands) // size for size in range(common, 0, -1) if common % size == 0]
 
 
@@ -70,27 +70,6 @@ def crossing_groups(layout: Layout, devices: Sequence[int], islands: Sequence[in
         if len(groups[0]) > 1:
             found[axis] = sum(len({islands[devices[rank]] for rank in group}) > 1 for group in groups)
     return found
-
-
-def crossing_bytes(
-    layout: Layout, devices: Sequence[int], islands: Sequence[int], volumes: Volumes
-) -> dict[str, float]:
-    """Axis -> payload in bytes per step that leaves one island for another, in both directions together."""
-    at = np.array(islands)[list(devices)]
-    found = {}
-    for axis in GROUPS:
-        sent = [
-            turn.bytes_ * turn.times * (at[turn.sources] != at[turn.targets]).sum()
-            for turn in turns(layout, axis, volumes)
-        ]
-        found[axis] = float(sum(sent))
-    return found | {"pp": _pipeline_bytes(at.reshape(layout.pp, -1), volumes)}
-
-
-def _pipeline_bytes(at: Ints, volumes: Volumes) -> float:
-    """There and back, of each micro-batch; ``at`` are islands [places, pipelines]."""
-    crossing = sum(calls * (one != other).sum() for one, other, calls in hops(at, volumes))
-    return float(2 * volumes.pp.bytes_ * crossing)
 
 
 #: Costs of orders [orders, places] -> [orders].
@@ -296,7 +275,7 @@ def _simple(layout: Layout, links: Links) -> Iterator[tuple[Method, list[tuple[i
     """Orders that are easy to explain. Nested ones may part ranks whose devices are on one node."""
     if len(set(links.islands)) > 1 and (by_islands := list(island_orders(layout, links.islands))):
         yield "islands", by_islands
-    yield "nested axes", [one.devices for one in nested_orders(layout)]
+    yield "nested axes", [order.devices for order in nested_orders(layout)]
 
 
 def _search_orders(

@@ -54,9 +54,9 @@ class TrafficMap:
         """Bytes/s of one device from node to node: between the first two devices that differ, NaN where none do."""
         nodes = np.array(self.links.nodes)
         found = np.full((len(self.nodes), len(self.nodes)), np.nan)
-        for row, one in enumerate(self.nodes):
+        for row, node in enumerate(self.nodes):
             for column, other in enumerate(self.nodes):
-                sources, targets = np.flatnonzero(nodes == one), np.flatnonzero(nodes == other)
+                sources, targets = np.flatnonzero(nodes == node), np.flatnonzero(nodes == other)
                 target = targets[targets != sources[0]][:1]
                 if len(target):
                     found[row, column] = self.links.bytes_per_second[sources[0], target[0]]

@@ -224,4 +224,4 @@ def _front(table: LayoutTable, safe: NDArray[np.intp]) -> list[int]:
 
 
 def _configs(space: Space, table: LayoutTable, rows: list[int]) -> list[RunConfig]:
-    return [space.config(table.points[one].tolist()) for one in rows]
+    return [space.config(table.points[row].tolist()) for row in rows]

@@ -102,7 +102,7 @@ def members(among: CollectiveGroup, place: int, replicas: int, pipeline_ranks: i
     first = replica // span * span + replica % among.stride
     own = [first + among.stride * number for number in range(among.size)]
     ranks = range(pipeline_ranks) if among.whole_pipeline else (rank,)
-    return tuple(one * replicas + other for one in ranks for other in own)
+    return tuple(rank * replicas + other for rank in ranks for other in own)
 
 
 _NOBODY, _MESSAGE, _REGISTER, _MEETING = 0, 1, 2, 3

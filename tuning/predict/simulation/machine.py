@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 from engine.config.errors import InputError
 from profilers.records.operations import operation_of
-from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
+from tuning.predict.model.hardware import Cluster, Link
 from tuning.predict.placement.links import Links
 
 #: A link that takes no time.
@@ -187,10 +187,10 @@ class Ports:
         """The link of a ring through places, of so many ``ranks`` of each, the ports that it keeps, and how much of
         their time a byte takes.
         """
-        devices = [self.device(one) for one in places]
+        devices = [self.device(place) for place in places]
         inside = all(self.same_node(devices[0], device) for device in devices[1:])
-        held = dict.fromkeys(port for one in places for port in self.ports(one, inside))
-        return self.slowest(devices), tuple(held), max(self.share(one, inside) for one in places)
+        held = dict.fromkeys(port for place in places for port in self.ports(place, inside))
+        return self.slowest(devices), tuple(held), max(self.share(place, inside) for place in places)
 
     def ports(self, place: int, inside: bool) -> tuple[int, int]:
         """Out and in."""
@@ -215,13 +215,6 @@ class Ports:
         share = max(self.share(source, inside), self.share(target, inside))
         out, into = self.ports(source, inside)[_OUT], self.ports(target, inside)[_IN]
         return Route(link.alpha_seconds, share / link.bytes_per_second, out, into)
-
-
-def instant(ranks: int, delay: float = 0.0) -> Machine:
-    """As many devices on links that take ``delay`` seconds for a message, whatever its size, and never wait."""
-    device = Accelerator("a device", {}, 0, 0.0)
-    link = Link(delay, float("inf"))
-    return Machine(Cluster("instant links", (Group(1, ranks, device, link, link, "none"),)))
 
 
 def transfer(operation: str, ranks: int, bytes_: float, link: Link) -> tuple[float, float]:

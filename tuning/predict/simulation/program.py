@@ -158,7 +158,9 @@ class _Links:
     ) -> None:
         self._step, self._lists, self._firsts, self._lasts = step, lists, firsts, lasts
         made = enumerate(step.plan.actions)
-        self._makers = [{result_of(one): place for place, one in enumerate(actions)} for _, actions in made]
+        self._makers = [
+            {result_of(action): place for place, action in enumerate(actions)} for _, actions in made
+        ]
         self._ways = {way: number for number, way in enumerate(ways(step.plan))}
 
     def connect(self, rank: int, place: int, action: Action) -> None:

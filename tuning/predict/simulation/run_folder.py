@@ -37,8 +37,8 @@ class PlayedStep:
     def step_sample(self, tokens: int) -> StepSample:
         """Its phases; what is left until the slowest place is through counts to ``other``."""
         seconds = dict.fromkeys(PHASES, 0.0)
-        for one in self.simulated.phases(self.place):
-            seconds[one.phase] += one.end - one.start
+        for phase in self.simulated.phases(self.place):
+            seconds[phase.phase] += phase.end - phase.start
         seconds["other"] += max(0.0, self.length - sum(seconds.values()))
         phases = {f"{name}_seconds": value for name, value in seconds.items()}
         whole = sum(seconds.values())
@@ -73,22 +73,22 @@ class PlayedStep:
         found = [
             CommSample(
                 self.step,
-                one.call.operation,
-                one.call.axis,
-                one.call.dtype,
-                one.call.group_size,
-                round(one.call.bytes),
-                self.began + one.begin,
-                one.seconds,
-                one.exposed,
+                call.call.operation,
+                call.call.axis,
+                call.call.dtype,
+                call.call.group_size,
+                round(call.call.bytes),
+                self.began + call.begin,
+                call.seconds,
+                call.exposed,
             )
-            for one in self.simulated.calls(self.place)
+            for call in self.simulated.calls(self.place)
         ]
         return sorted([*found, *self._messages(pp, dtype)], key=attrgetter("start_unix"))
 
     def memory(self, line: MemoryLine) -> list[MemorySample]:
         """The most that the step holds, and what is left at its end, as a device's allocator would tell."""
-        highest = max(line.activations, key=lambda one: one[1])
+        highest = max(line.activations, key=lambda activation: activation[1])
         rest = line.resting_bytes
         moments = ((highest[0], line.peak_bytes, "backward"), (self.length, rest, "optimizer"))
         return [

@@ -80,7 +80,7 @@ class SharedPorts(Ports):
         """The link of rings through places, all of whose ranks send at once, and the ports that they keep. A ring has
         so many ``ranks`` of each place; those of tp, which lie side by side, are in rings of their own.
         """
-        devices = np.array([self.devices(one) for one in places])
+        devices = np.array([self.devices(place) for place in places])
         ranks = ranks if devices.shape[1] % ranks == 0 else 1
         across = devices.reshape(len(places), ranks, -1).transpose(2, 0, 1)
         rings = across.reshape(-1, len(places) * ranks)
@@ -88,9 +88,9 @@ class SharedPorts(Ports):
         near = self._links.share_island(rings)
         held = dict.fromkeys(
             port
-            for one in places
+            for place in places
             for second in set(near.tolist())
-            for port in self._island_ports(one, inside, second)
+            for port in self._island_ports(place, inside, second)
         )
         hops = rings.ravel(), np.roll(rings, -1, axis=1).ravel(), near.repeat(rings.shape[1])
         held |= dict.fromkeys(port for port, _, _ in self._crossed_ports(*hops))

@@ -95,18 +95,6 @@ class SimulatedStep:
             found.append((time, level))
         return found
 
-    def peak_in_flight(self, replica: int = 0, weight_share: float = 1.0) -> tuple[float, ...]:
-        """Most activations on each rank of a pipeline, as they come and go in time.
-
-        As ``engine.schedules.simulate.peak_in_flight``, which counts the lists.
-        """
-        shares = {Work.FORWARD: 1.0, Work.BACKWARD: -1.0}
-        shares |= {Work.INPUT: weight_share - 1.0, Work.WEIGHT: -weight_share}
-        stages = range(self.step.plan.stages)
-        change = {(work, stage): share for work, share in shares.items() for stage in stages}
-        places = range(replica, self.step.places, self.step.replicas)
-        return tuple(max(level for _, level in self.levels(place, change)) for place in places)
-
     def phases(self, place: int) -> Iterator[Phase]:
         """What it did from the begin of the step to its own end, without gaps: waits are bubble before an action,
         exposed communication elsewhere.
@@ -122,7 +110,7 @@ class SimulatedStep:
 
     def calls(self, place: int) -> Iterator[CollectiveSpan]:
         """Its collectives, in the order in which they begin."""
-        waits = [one for one in self.phases(place) if one.phase == _EXPOSED and one.end > one.start]
+        waits = [phase for phase in self.phases(place) if phase.phase == _EXPOSED and phase.end > phase.start]
         for op, start, end in zip(self.program(place), self.starts[place], self.ends[place], strict=True):
             if op.code == Code.WORK:
                 scale = (end - start) / op.seconds if op.seconds else 0.0

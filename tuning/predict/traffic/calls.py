@@ -78,7 +78,7 @@ class Traffic:
     @property
     def calls(self) -> list[Call]:
         """Every call, in order."""
-        return [item for one in self.sections for item in one.items if isinstance(item, Call)]
+        return [item for section in self.sections for item in section.items if isinstance(item, Call)]
 
 
 def drop_notes(items: Sequence[Item]) -> tuple[Call | Join, ...]:

@@ -32,24 +32,24 @@ class Bucket:
     @property
     def trained(self) -> int:
         """Values of what a step trains of them, which alone are averaged."""
-        if all(one.trained == 1 for one in self.members):
+        if all(member.trained == 1 for member in self.members):
             return self.length
-        return sum(round(one.trained * one.elements) for one in self.members)
+        return sum(round(member.trained * member.elements) for member in self.members)
 
 
 def make_buckets(parameters: Sequence[Parameter], bucket_mb: float, padding: int = 1) -> list[Bucket]:
     """Buckets of at most so many MiB of fp32 gradients, or of one parameter, in the order that a backward fills."""
     found = list[list[Parameter]]()
-    for one in reversed(parameters):
-        together = sum(other.elements for other in found[-1]) + one.elements if found else 0
+    for parameter in reversed(parameters):
+        together = sum(other.elements for other in found[-1]) + parameter.elements if found else 0
         if not found or BYTES[FLOAT32] * together > bucket_mb * MIB:
             found.append([])
-        found[-1].append(one)
+        found[-1].append(parameter)
     return [Bucket(tuple(members), _padded_elements(members, padding)) for members in found]
 
 
 def _padded_elements(members: Sequence[Parameter], padding: int) -> int:
-    return -(-sum(one.elements for one in members) // padding) * padding
+    return -(-sum(member.elements for member in members) // padding) * padding
 
 
 @dataclass(frozen=True)
@@ -94,16 +94,18 @@ class GradientGroup:
     def partial_elements(self) -> int:
         """Values that this rank updates and whose gradients are partial over tp."""
         if not self.sliced:
-            return sum(one.elements for bucket in self.buckets for one in bucket.members if one.partial)
+            return sum(
+                member.elements for bucket in self.buckets for member in bucket.members if member.partial
+            )
         return sum(self._partial_slice(bucket) for bucket in self.buckets)
 
     def _partial_slice(self, bucket: Bucket) -> int:
         each, offset, found = bucket.length // self.ranks, 0, 0
         first = self.rank * each
-        for one in bucket.members:
-            shared = min(offset + one.elements, first + each) - max(offset, first)
-            found += max(0, shared) if one.partial else 0
-            offset += one.elements
+        for member in bucket.members:
+            shared = min(offset + member.elements, first + each) - max(offset, first)
+            found += max(0, shared) if member.partial else 0
+            offset += member.elements
         return found
 
 
@@ -120,7 +122,7 @@ class BackwardBuckets:
         if self.shared.at_end:
             return []
         self.ready.add(name)
-        return self._send_buckets(lambda bucket: all(one.name in self.ready for one in bucket.members))
+        return self._send_buckets(lambda bucket: all(member.name in self.ready for member in bucket.members))
 
     def finish(self, delayed: bool = False) -> list[Call]:
         """What is left; of ``delayed`` gradients, which are averaged beside the next step, what comes before that."""
@@ -205,7 +207,10 @@ class Units:
 
     def __init__(self, policy: Policy, parameters: list[Parameter], blocks: int) -> None:
         self._policy, self._layers = policy, blocks
-        members = {place: [one for one in parameters if one.block == place] for place in range(ROOT, blocks)}
+        members = {
+            place: [parameter for parameter in parameters if parameter.block == place]
+            for place in range(ROOT, blocks)
+        }
         self._units = {name: Unit(name, found) for name, found in members.items() if found}
         self._order = list[Unit]()
         self.keep = policy.always_gathered
@@ -249,7 +254,7 @@ class Units:
             yield self._reduction(unit)
         if last and policy.copies > 1:
             elements = (
-                sum(one.padded_elements(policy.layout.shard) for one in unit.parameters)
+                sum(parameter.padded_elements(policy.layout.shard) for parameter in unit.parameters)
                 // policy.layout.shard
             )
             size = BYTES[FLOAT32] * elements
@@ -275,7 +280,7 @@ class Units:
         if unit is None or unit.gathered or unit.under_way:
             return
         unit.under_way = True
-        sizes = [one.padded_elements(ranks) for one in unit.parameters]
+        sizes = [parameter.padded_elements(ranks) for parameter in unit.parameters]
         for elements in [sum(sizes)] if self._policy.fused else sizes:
             size = BYTES[self._policy.dtype] * elements
             call = Call(ALL_GATHER.name, self._policy.axis, self._policy.dtype, ranks, size)
@@ -283,7 +288,7 @@ class Units:
 
     def _reduction(self, unit: Unit) -> Call:
         ranks = self._policy.layout.shard
-        size = BYTES[FLOAT32] * sum(one.padded_elements(ranks) for one in unit.parameters)
+        size = BYTES[FLOAT32] * sum(parameter.padded_elements(ranks) for parameter in unit.parameters)
         call = Call(REDUCE_SCATTER.name, self._policy.axis, FLOAT32, ranks, size)
         return call.with_tag(REDUCTIONS) if self._policy.reduces_beside else call
 

@@ -209,7 +209,9 @@ class Layers:
         if adapts(self.wire.config):
             layer = self.part.start + place
             factors = side_factors(self.wire.config, range(layer, layer + 1))
-            return Piece(backward=tuple(GradientCompletion(_factor(one).name) for one in reversed(factors)))
+            return Piece(
+                backward=tuple(GradientCompletion(_factor(factor).name) for factor in reversed(factors))
+            )
         recompute = self.recompute(place)
         pieces = self._attention(place, recompute) + self._feed_forward(place, recompute)
         if recompute != "full":

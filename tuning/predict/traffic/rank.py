@@ -73,7 +73,7 @@ class PipelineEndpoint:
 
 def arrivals(plan: Plan) -> dict[int, dict[int, tuple[Action, ...]]]:
     """Rank -> source -> the results that come from it, of both kinds, in the order in which it makes them."""
-    made = [{result_of(one): number for number, one in enumerate(actions)} for actions in plan.actions]
+    made = [{result_of(action): number for number, action in enumerate(actions)} for actions in plan.actions]
     found: dict[int, dict[int, list[Action]]] = {}
     for route, results in results_by_route(plan).items():
         found.setdefault(route.target, {}).setdefault(route.source, []).extend(results)
@@ -140,7 +140,7 @@ class RankStep:
         for place, action in enumerate(actions):
             self._gather_once(actions[place : place + 2])
             yield Section("action", self._items(action, place in completing), action)
-        closing = tuple(item for one in self._stages.values() for item in one.finish())
+        closing = tuple(item for stage in self._stages.values() for item in stage.finish())
         yield Section("close", closing)
         yield Section("optimizer", tuple(self._optimizer()))
 
@@ -171,9 +171,13 @@ class RankStep:
     def _opening_calls(self) -> Iterator[Call]:
         """New weights, the last bucket first, and delayed gradients, which the step before has sent."""
         if self._config.overlap.gather_with_optimizer:
-            for one in self._shared_groups:
-                for index in reversed(range(len(one.buckets))) if one.sliced and not one.at_end else ():
-                    yield one.gathering(index).with_tag(ARRIVING)
+            for shared_group in self._shared_groups:
+                for index in (
+                    reversed(range(len(shared_group.buckets)))
+                    if shared_group.sliced and not shared_group.at_end
+                    else ()
+                ):
+                    yield shared_group.gathering(index).with_tag(ARRIVING)
         for stage in self._stages.values():
             yield from stage.begin_step()
 
@@ -195,10 +199,12 @@ class RankStep:
                     norm[1],
                     2 * BYTES[FLOAT64] * self._count_parameters(norm[0]),
                 )
-        for one in self._shared_groups:
-            if one.sliced and (one.at_end or not self._config.overlap.gather_with_optimizer):
-                for index in range(len(one.buckets)):
-                    yield one.gathering(index)
+        for shared_group in self._shared_groups:
+            if shared_group.sliced and (
+                shared_group.at_end or not self._config.overlap.gather_with_optimizer
+            ):
+                for index in range(len(shared_group.buckets)):
+                    yield shared_group.gathering(index)
 
     def _count_parameters(self, axis: str) -> int:
         """Parameters of all ranks of the norm's group: of the whole model, or of this rank's stages."""

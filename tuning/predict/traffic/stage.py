@@ -50,7 +50,7 @@ class Stage:
         self.shards = self._layout.zero_stage >= 2 and self._layout.shard > 1
         self.shared = list(self._shared_groups())
         self._filling = [BackwardBuckets(one) for one in self.shared]
-        rest = [one for one in self.parameters if not self._is_whole(one)]
+        rest = [parameter for parameter in self.parameters if not self._is_whole(parameter)]
         policy = Policy.from_config(self._config, wire.batches)
         self._sets = sets_of(self._config, part)
         self._units = Units(policy, rest, len(self._sets)) if self.shards else None
@@ -87,7 +87,9 @@ class Stage:
 
     def weights(self, last: bool) -> Iterator[Item]:
         """Gradients of matrices; the ``last`` fill buckets."""
-        late = [GradientCompletion(one.name) for one in reversed(self.parameters) if one.late]
+        late = [
+            GradientCompletion(parameter.name) for parameter in reversed(self.parameters) if parameter.late
+        ]
         return self._fill_buckets(late, last)
 
     def keep_gathered(self, keep: bool) -> None:
@@ -116,7 +118,9 @@ class Stage:
         if not self.shards:
             return whole
         rank, ranks = self._data_rank % self._layout.shard, self._layout.shard
-        sliced = [one for one in self.parameters if one.partial and not self._is_whole(one)]
+        sliced = [
+            parameter for parameter in self.parameters if parameter.partial and not self._is_whole(parameter)
+        ]
         return whole + sum(one.slice_elements(ranks, rank) for one in sliced)
 
     def _unit_from(self, place: int) -> int | None:
@@ -135,7 +139,7 @@ class Stage:
             return
         ranks = self._layout.shard
         for shared, members in sorted(_by_set(self.parameters).items()):
-            split = [one for one in members if not self._is_whole(one)]
+            split = [member for member in members if not self._is_whole(member)]
             stages = len(self._holders.meeting(shared))
             elements = sum(one.slice_elements(ranks, self._data_rank % ranks) for one in split)
             if stages and split:
@@ -172,14 +176,22 @@ class Stage:
         layout, axis = self._layout, self._wire.data_axis
         if layout.zero_stage >= 2:
             ranks = layout.inner if self.shards else 1
-            whole = [one for one in self.parameters if not self.shards or self._is_whole(one)]
+            whole = [
+                parameter for parameter in self.parameters if not self.shards or self._is_whole(parameter)
+            ]
             at_end = [one for one in whole if self._is_whole(one) and waits(one, self._holders, False)]
             yield from self._bucket_parameters([one for one in whole if one not in at_end], axis, ranks, 0)
             yield from self._sets_of(at_end, axis, ranks, 0)
             return
         late, ep = splits(self._config), layout.ep
-        during = [one for one in self.parameters if not (one.alone or waits(one, self._holders, late))]
-        yield from self._bucket_parameters([one for one in self.parameters if one.alone], axis, 1, 0)
+        during = [
+            parameter
+            for parameter in self.parameters
+            if not (parameter.alone or waits(parameter, self._holders, late))
+        ]
+        yield from self._bucket_parameters(
+            [parameter for parameter in self.parameters if parameter.alone], axis, 1, 0
+        )
         data, experts = (
             (axis, layout.inner, self._data_rank),
             ("edp", layout.inner // ep, self._data_rank // ep),
@@ -193,8 +205,8 @@ class Stage:
         """What is complete at the end of a step only."""
         for shared, members in sorted(_by_set(found).items()):
             stages = len(self._holders.meeting(shared)) or 1
-            for one in self._bucket_parameters(members, axis, ranks, rank):
-                yield replace(one, at_end=True, stages=stages)
+            for parameter in self._bucket_parameters(members, axis, ranks, rank):
+                yield replace(parameter, at_end=True, stages=stages)
 
     def _bucket_parameters(
         self, found: list[Parameter], axis: str, ranks: int, rank: int
@@ -217,9 +229,9 @@ def _in_expert_group(one: Parameter, ep: int) -> bool:
 
 def _by_set(parameters: Iterable[Parameter]) -> dict[str, list[Parameter]]:
     sets: dict[str, list[Parameter]] = {}
-    for one in parameters:
-        if one.shared:
-            sets.setdefault(one.shared, []).append(one)
+    for parameter in parameters:
+        if parameter.shared:
+            sets.setdefault(parameter.shared, []).append(parameter)
     return sets
 
 

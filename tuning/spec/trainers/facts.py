@@ -100,7 +100,7 @@ class TrainerKind:
 
     def argument(self, name: str) -> Argument | None:
         """The argument of that name."""
-        return next((one for one in self.arguments if one.name == name), None)
+        return next((argument for argument in self.arguments if argument.name == name), None)
 
 
 def flag(option: str, usual: Value | None = None) -> Callable[[Invocation], Value | None]:
@@ -145,7 +145,7 @@ def divisors(number: int) -> list[int]:
 
 def nearest_values(values: Sequence[int], today: int, most: int = 4) -> list[int]:
     """Those values that are least away from today's, as factors."""
-    nearest = sorted(values, key=lambda one: (max(one, today) / min(one, today), one))
+    nearest = sorted(values, key=lambda value: (max(value, today) / min(value, today), value))
     return sorted(nearest[:most])
 
 

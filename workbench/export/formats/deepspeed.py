@@ -50,7 +50,7 @@ def _stage(values: Values) -> int:
 def _usable_degrees(values: Values) -> frozenset[str]:
     """Ulysses deals whole heads to the ranks of cp; a model that has too few for it goes without."""
     heads = (int(values[f"model.{name}"]) // int(values["parallel.tp"]) for name in ("heads", "kv_heads"))
-    return frozenset({"tp", "cp"} if all(one % values["parallel.cp"] == 0 for one in heads) else {"tp"})
+    return frozenset({"tp", "cp"} if all(head % values["parallel.cp"] == 0 for head in heads) else {"tp"})
 
 
 def _size(document: Document, key: str) -> int:

@@ -347,7 +347,8 @@ def _read_assignment(key: str, value: ast.expr) -> Document:
             return {CALLS[name][0]: CALLS[name][1]}
         if called == _ADAMW:
             return {
-                f"optimizer.{one.arg}": _plain(f"optimizer.{one.arg}", one.value) for one in value.keywords
+                f"optimizer.{keyword.arg}": _plain(f"optimizer.{keyword.arg}", keyword.value)
+                for keyword in value.keywords
             }
         return {key: ast.unparse(value)}
     if key == "activation_checkpoint":

@@ -121,7 +121,7 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
 def replace_script(exported: Bundle, name: str, text: str, what: str) -> Bundle:
     """An export whose ``run.sh`` is another launcher's file; the README says what that does."""
     files = {file: one for file, one in exported.files.items() if file != "run.sh"}
-    line = next(one for one in exported.files["README.md"].splitlines() if one.startswith("| `run.sh`"))
+    line = next(line for line in exported.files["README.md"].splitlines() if line.startswith("| `run.sh`"))
     files["README.md"] = exported.files["README.md"].replace(line, f"| `{name}` | {what} |")
     files["README.md"] = files["README.md"].replace("ready for `torchrun`", f"ready as `{name}`")
     files = {"config.json": files.pop("config.json"), name: text, **files}

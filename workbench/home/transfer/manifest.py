@@ -67,7 +67,9 @@ class Manifest:
     def document(self) -> dict[str, Any]:
         """For JSON."""
         known = {name: getattr(self, name) for name in Manifest.__dataclass_fields__}
-        members = {name: {"bytes": one.bytes, "sha256": one.sha256} for name, one in self.members.items()}
+        members = {
+            name: {"bytes": member.bytes, "sha256": member.sha256} for name, member in self.members.items()
+        }
         return {"format": FORMAT} | known | {"members": members}
 
 

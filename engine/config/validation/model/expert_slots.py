@@ -20,8 +20,11 @@ def slot_problems(config: RunConfig) -> Iterator[LayoutError]:
     """Of ``memory.expert_slots`` and ``expert_home``."""
     memory, slots = config.memory, config.memory.expert_slots
     if slots is None:
-        for name, value, rest in (("home", memory.expert_home, "host"), ("ahead", memory.expert_ahead, True)):
-            if value != rest:
+        for name, value, default in (
+            ("home", memory.expert_home, "host"),
+            ("ahead", memory.expert_ahead, True),
+        ):
+            if value != default:
                 yield LayoutError(f"memory.expert_{name}", value, f"needs {KEY}; set that, or leave this out")
         return
     if config.model.experts is None or not is_decoder(config.model):
@@ -42,8 +45,8 @@ def slot_problems(config: RunConfig) -> Iterator[LayoutError]:
     for remedy, applies in reasons.items():
         if applies:
             yield LayoutError(KEY, slots, remedy)
-    for one in refused_settings(config, Context.EXPERT_SLOTS):
-        yield LayoutError(KEY, slots, f"{one.why}; {one.named_remedy}")
+    for setting in refused_settings(config, Context.EXPERT_SLOTS):
+        yield LayoutError(KEY, slots, f"{setting.why}; {setting.named_remedy}")
 
 
 def _limit_remedy(limit: float | None, size: int) -> str:

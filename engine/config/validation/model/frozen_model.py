@@ -32,8 +32,8 @@ def adapting_problems(config: RunConfig) -> Iterator[LayoutError]:
             "its sums over tokens see no borders of documents; set data.documents to joined, or this to lora"
         )
         yield LayoutError(KEY, kind, why)
-    for one in refused_settings(config, Context.FROZEN_MODEL):
-        yield LayoutError(KEY, kind, f"{one.why}; {one.named_remedy}, or this to none")
+    for setting in refused_settings(config, Context.FROZEN_MODEL):
+        yield LayoutError(KEY, kind, f"{setting.why}; {setting.named_remedy}, or this to none")
     if is_decoder(config.model):
         yield from _rank_problems(config)
     elif (facts := facts_of(config.model)) is not None:

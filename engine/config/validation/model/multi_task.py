@@ -25,9 +25,9 @@ def task_problems(config: RunConfig) -> Iterator[LayoutError]:
     twice = next((name for name, times in Counter(names).items() if times > 1), None)
     if twice is not None:
         yield LayoutError(_TASKS, names, f"names {twice} twice; give each task a name of its own")
-    for one in refused_settings(config, Context.TASKS):
+    for setting in refused_settings(config, Context.TASKS):
         # Ranks of one group may have unequal numbers of micro-batches where they meet once a step alone.
-        yield LayoutError(_TASKS, names, f"{one.why}; {one.named_remedy}, or leave out the tasks")
+        yield LayoutError(_TASKS, names, f"{setting.why}; {setting.named_remedy}, or leave out the tasks")
     sizes = list(_size_problems(config))
     yield from sizes or _rank_problems(config)
 
@@ -35,15 +35,15 @@ def task_problems(config: RunConfig) -> Iterator[LayoutError]:
 def _size_problems(config: RunConfig) -> Iterator[LayoutError]:
     """Each task's share of the batch is a whole number of micro-batches."""
     batch, shares = config.batch, [task.share for task in config.data.tasks]
-    each = sum(shares)
+    sum_of_shares = sum(shares)
     for task, size in zip(config.data.tasks, task_batches(config), strict=True):
-        if size * each == batch.global_batch * task.share and size % batch.micro_batch == 0 and size:
+        if size * sum_of_shares == batch.global_batch * task.share and size % batch.micro_batch == 0 and size:
             continue
-        unit = each * batch.micro_batch
+        unit = sum_of_shares * batch.micro_batch
         nearest = max(unit, round(batch.global_batch / unit) * unit)
         remedy = (
-            f"task {task.name} has {task.share} of {each} shares, which is no whole number of micro-batches of "
-            f"{batch.micro_batch}; nearest that always is: {nearest}"
+            f"task {task.name} has {task.share} of {sum_of_shares} shares, which is no whole number of "
+            f"micro-batches of {batch.micro_batch}; nearest that always is: {nearest}"
         )
         yield LayoutError("batch.global_batch", batch.global_batch, remedy)
         return

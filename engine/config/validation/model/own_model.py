@@ -20,8 +20,8 @@ def workload_problems(config: RunConfig) -> Iterator[LayoutError]:
     """Every broken rule."""
     model = config.model
     if model.workload not in SHIPPED and not all(model.workload.rpartition(":")[::2]):
-        known = ", ".join(["decoder", *SHIPPED])
-        remedy = f"is no workload; give package.module:factory, file.py:factory, or one of {known}"
+        names = ", ".join(["decoder", *SHIPPED])
+        remedy = f"is no workload; give package.module:factory, file.py:factory, or one of {names}"
         yield LayoutError(FIELD, model.workload, remedy)
     yield from _foreign_keys(model)
     facts, stages = facts_of(model), config.parallel.pp * config.schedule.chunks
@@ -44,8 +44,8 @@ def workload_problems(config: RunConfig) -> Iterator[LayoutError]:
                 f"{model.workload} takes steps of {several(facts.step_samples, 'samples')}; set it to that"
             )
             yield LayoutError("batch.global_batch", config.batch.global_batch, remedy)
-    for one in refused_settings(config, Context.OTHER_MODEL):
-        yield LayoutError(one.key, one.value, f"{one.why}; {one.remedy}")
+    for setting in refused_settings(config, Context.OTHER_MODEL):
+        yield LayoutError(setting.key, setting.value, f"{setting.why}; {setting.remedy}")
     if "selective" in (config.memory.block_actions or ()):
         remedy = "only the decoder knows its attention core; give full, or keep, for selective"
         yield LayoutError("memory.block_actions", "selective", remedy)
@@ -64,9 +64,9 @@ def _own_step_problems(config: RunConfig, axes: tuple[str, ...]) -> Iterator[Lay
                 f"{workload} takes steps of its own, which work over {' and '.join(axes)} alone; set it to 1"
             )
             yield LayoutError(f"parallel.{axis}", degree, remedy)
-    for one in refused_settings(config, Context.OWN_STEP):
-        remedy = f"{workload} takes steps of its own, which {one.why}; {one.remedy}"
-        yield LayoutError(one.key, one.value, remedy)
+    for setting in refused_settings(config, Context.OWN_STEP):
+        remedy = f"{workload} takes steps of its own, which {setting.why}; {setting.remedy}"
+        yield LayoutError(setting.key, setting.value, remedy)
 
 
 def _foreign_keys(model: Model) -> Iterator[LayoutError]:

@@ -19,7 +19,7 @@ def sharing_problems(config: RunConfig, blocks: int | None) -> Iterator[LayoutEr
         return
     if groups is not None and blocks % groups:
         legal = [size for size in range(1, blocks + 1) if blocks % size == 0]
-        nearest = " or ".join(map(str, sorted(sorted(legal, key=lambda one: abs(one - groups))[:2])))
+        nearest = " or ".join(map(str, sorted(sorted(legal, key=lambda count: abs(count - groups))[:2])))
         yield LayoutError(
             "model.layer_groups",
             groups,
@@ -48,12 +48,14 @@ def sharing_problems(config: RunConfig, blocks: int | None) -> Iterator[LayoutEr
 
 def _shared_between_stages(config: RunConfig, blocks: int) -> str | None:
     """What more than one stage has of the same parameters, in words; None if nothing."""
-    stages, given = config.parallel.pp * config.schedule.chunks, config.schedule.stage_layers
-    if stages > blocks or (given is not None and (len(given) != stages or sum(given) != blocks)):
+    stages, stage_layers = config.parallel.pp * config.schedule.chunks, config.schedule.stage_layers
+    if stages > blocks or (
+        stage_layers is not None and (len(stage_layers) != stages or sum(stage_layers) != blocks)
+    ):
         return None  # another rule tells
     sharing = sharing_among(config.model, blocks, (_EMBEDDING, ""))
-    layers = layers_of_stages(blocks, stages, given)
+    layers = layers_of_stages(blocks, stages, stage_layers)
     holders = Holders(sharing, layers, ())
     names = {f"blocks.{sharing.first(layer)}.": "layers" for layer in range(blocks)}
     names |= {_EMBEDDING: "tied embeddings"} if sharing.tied is not None else {}
-    return next((what for name, what in names.items() if len(holders.stages(name)) > 1), None)
+    return next((shared for name, shared in names.items() if len(holders.stages(name)) > 1), None)

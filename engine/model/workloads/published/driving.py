@@ -117,10 +117,10 @@ class Driver(nn.Module):
         return torch.tensor([self._driven[number] for number in numbers])
 
     def _drive(self, road: Road, number: int) -> float:
-        seen, over = road.reset(number), False
+        observation, over = road.reset(number), False
         while not over:
-            action = int(self.policy(torch.from_numpy(seen)).argmax())
-            seen, _, over = road.step(action)
+            action = int(self.policy(torch.from_numpy(observation)).argmax())
+            observation, _, over = road.step(action)
         return road.completed
 
 
@@ -149,19 +149,19 @@ class Road:
 
     def reset(self, number: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         """A new episode, drawn from a number."""
-        seen, _ = self._env.reset(seed=number)
+        observation, _ = self._env.reset(seed=number)
         self._start, self.completed = float(self._vehicle.position[0]), 0.0
-        return self._flat(seen)
+        return self._flat(observation)
 
     def step(self, action: int) -> EnvironmentStep:
         """A second."""
-        seen, shaped, terminated, truncated, _ = self._env.step(action)
+        observation, shaped, terminated, truncated, _ = self._env.step(action)
         vehicle, before = self._vehicle, self.completed
         self.completed = min(1.0, (float(vehicle.position[0]) - self._start) / _ROUTE)
         hard = bool(vehicle.crashed or not vehicle.on_road)
         over = bool(terminated or truncated or hard or self.completed >= 1)
-        own = _WORTH * (self.completed - before) * self._factor() - _COLLISION * bool(vehicle.crashed)
-        return EnvironmentStep(self._flat(seen), float(shaped) if self._shaped else own, over)
+        reward = _WORTH * (self.completed - before) * self._factor() - _COLLISION * bool(vehicle.crashed)
+        return EnvironmentStep(self._flat(observation), float(shaped) if self._shaped else reward, over)
 
     @property
     def _vehicle(self) -> Any:
@@ -175,5 +175,5 @@ class Road:
         gap = float(ahead.position[0] - self._vehicle.position[0] - self._vehicle.LENGTH)
         return _CLOSE if gap < self._vehicle.speed else 1.0
 
-    def _flat(self, seen: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
-        return np.asarray(seen, np.float32).reshape(-1)
+    def _flat(self, observation: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
+        return np.asarray(observation, np.float32).reshape(-1)

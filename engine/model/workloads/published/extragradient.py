@@ -52,36 +52,38 @@ class _Extragradient:
         self._star = Star(setting.channel, rule)
         self._told = 0.0
 
-    def take(self, given: StepInput) -> StepResult:
+    def take(self, inputs: StepInput) -> StepResult:
         """One step, which tells the loss in its middle."""
-        here = self._point()
-        half = here - given.rate * self._average_operator(self._operator(here, given), given, 0)
-        g = self._average_operator(self._operator(half, given), given, 1)
-        self._go_to(here - given.rate * g)
+        point = self._point()
+        half = point - inputs.rate * self._average_operator(self._operator(point, inputs), inputs, 0)
+        g = self._average_operator(self._operator(half, inputs), inputs, 1)
+        self._go_to(point - inputs.rate * g)
         return StepResult(self._told, float(g.norm()))
 
-    def _average_operator(self, operator: Tensor, given: StepInput, turn: int) -> Tensor:
+    def _average_operator(self, operator: Tensor, inputs: StepInput, turn: int) -> Tensor:
         if self._rule.method == "plain":
             return self._star.mean(operator)
-        return self._star.round_trip(operator, 2 * given.step + turn)
+        return self._star.round_trip(operator, 2 * inputs.step + turn)
 
     def _point(self) -> Tensor:
-        return torch.cat([one.detach().flatten() for one in self._parameters])
+        return torch.cat([parameter.detach().flatten() for parameter in self._parameters])
 
     @torch.no_grad()
     def _go_to(self, point: Tensor) -> None:
         torch.nn.utils.vector_to_parameters(point, self._parameters)
 
-    def _operator(self, point: Tensor, given: StepInput) -> Tensor:
+    def _operator(self, point: Tensor, step_input: StepInput) -> Tensor:
         """Of this rank's functions at a point: gradients, those of the opponent's parameters with the other sign."""
         self._go_to(point)
-        inputs, targets = (torch.cat(part) for part in zip(*given.batches, strict=True))
+        inputs, targets = (torch.cat(part) for part in zip(*step_input.batches, strict=True))
         with self._setting.phase("forward"):
             output = self._setting.model(inputs)
             self._told = float(self._setting.model.loss(output, targets).detach())
         with self._setting.phase("backward"):
-            found = torch.autograd.grad(self._value(output, targets), self._parameters)
-        return torch.cat([sign * one.flatten() for sign, one in zip(self._signs, found, strict=True)])
+            gradients = torch.autograd.grad(self._value(output, targets), self._parameters)
+        return torch.cat(
+            [sign * gradient.flatten() for sign, gradient in zip(self._signs, gradients, strict=True)]
+        )
 
 
 class _Masha(_Extragradient):
@@ -89,23 +91,23 @@ class _Masha(_Extragradient):
 
     _reference: Tensor | None = None
 
-    def take(self, given: StepInput) -> StepResult:
-        here, rule = self._point(), self._rule
+    def take(self, inputs: StepInput) -> StepResult:
+        point, rule = self._point(), self._rule
         if self._reference is None:
-            self._refresh(here, given)
+            self._refresh(point, inputs)
         assert self._reference is not None
-        middle = (1 - rule.refresh) * here + rule.refresh * self._reference
-        half = middle - given.rate * self._mean
-        change = given.rate * (self._operator(half, given) - self._mine)
-        new = half - self._star.round_trip(change, given.step)
-        told = self._told
-        if float(_turn_generator(rule.seed, given.step, -1).random()) < rule.refresh:
-            self._refresh(new, given)
+        middle = (1 - rule.refresh) * point + rule.refresh * self._reference
+        half = middle - inputs.rate * self._mean
+        change = inputs.rate * (self._operator(half, inputs) - self._mine)
+        new = half - self._star.round_trip(change, inputs.step)
+        reference = self._told
+        if float(_turn_generator(rule.seed, inputs.step, -1).random()) < rule.refresh:
+            self._refresh(new, inputs)
         self._go_to(new)
-        return StepResult(told, float((new - here).norm()))
+        return StepResult(reference, float((new - point).norm()))
 
-    def _refresh(self, point: Tensor, given: StepInput) -> None:
-        self._reference, self._mine = point, self._operator(point, given)
+    def _refresh(self, point: Tensor, inputs: StepInput) -> None:
+        self._reference, self._mine = point, self._operator(point, inputs)
         self._mean = self._star.mean(self._mine.clone())
 
 
@@ -145,9 +147,9 @@ class Star:
         got = [mine, *(torch.empty_like(mine) for _ in ranks)]
         for rank in ranks:
             AsyncCall(channel.receive(got[rank], rank)).wait()
-        mean = torch.stack([self._decode_message(one, x, turn, rank) for rank, one in enumerate(got)]).mean(
-            dim=0
-        )
+        mean = torch.stack(
+            [self._decode_message(message, x, turn, rank) for rank, message in enumerate(got)]
+        ).mean(dim=0)
         answer, self._server_rest = self._compress(mean, self._server_rest, turn, -2)
         for sent in [channel.send(answer, rank) for rank in ranks]:
             AsyncCall(sent).wait()
@@ -157,17 +159,17 @@ class Star:
     def _rank(self) -> int:
         return 0 if self._channel is None else self._channel.rank
 
-    def _compress(self, x: Tensor, rest: Tensor, turn: int, sender: int) -> tuple[Tensor, Tensor]:
+    def _compress(self, x: Tensor, difference: Tensor, turn: int, sender: int) -> tuple[Tensor, Tensor]:
         """A message of bytes, and what it leaves out."""
         count = max(1, round(self._rule.share * len(x)))
-        x = x + rest
+        x = x + difference
         if not self._rule.by_size:
-            return x[self._places(len(x), count, turn, sender)] * (len(x) / count), rest
+            return x[self._places(len(x), count, turn, sender)] * (len(x) / count), difference
         places = x.abs().topk(count).indices
         message = torch.cat([x[places].view(torch.uint8), places.int().view(torch.uint8)])
-        left = x.clone()
-        left[places] = 0
-        return message, left if self._rule.method == "masha2" else rest
+        residual = x.clone()
+        residual[places] = 0
+        return message, residual if self._rule.method == "masha2" else difference
 
     def _decode_message(self, message: Tensor, like: Tensor, turn: int, sender: int) -> Tensor:
         """What a message says."""

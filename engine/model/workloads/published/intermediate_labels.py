@@ -57,32 +57,32 @@ class Parts:
         self._cut = cut
         self._optimizer: torch.optim.Optimizer | None = None
 
-    def take(self, given: StepInput) -> StepResult:
+    def take(self, inputs: StepInput) -> StepResult:
         """Apart, or as usual."""
-        if given.step >= self._apart:
-            return given.usual()
-        left, right = self._losses(given)
+        if inputs.step >= self._apart:
+            return inputs.usual()
+        left_loss, right_loss = self._losses(inputs)
         parameters = list(self._setting.model.parameters())
-        losses = [loss for loss in (left, right) if loss is not None]
+        losses = [loss for loss in (left_loss, right_loss) if loss is not None]
         with self._setting.phase("backward"):
             gradients = torch.autograd.grad(torch.stack(losses).sum(), parameters)
         with self._setting.phase("optimizer"):
-            norm = self._update(parameters, gradients, given.rate)
-        return StepResult(None if right is None else float(right.detach()), norm)
+            norm = self._update(parameters, gradients, inputs.rate)
+        return StepResult(None if right_loss is None else float(right_loss.detach()), norm)
 
-    def _losses(self, given: StepInput) -> tuple[Tensor | None, Tensor | None]:
+    def _losses(self, step_input: StepInput) -> tuple[Tensor | None, Tensor | None]:
         """Of the parts that are here: distance from the labels, and of classes told from them."""
-        inputs, classes = (torch.cat(part) for part in zip(*given.batches, strict=True))
-        labels, model, left, right = self._labels[classes], self._setting.model, None, None
+        inputs, classes = (torch.cat(part) for part in zip(*step_input.batches, strict=True))
+        labels, model, left_loss, right_loss = self._labels[classes], self._setting.model, None, None
         with self._setting.phase("forward"):
             if self._has_left:
-                left = F.mse_loss(
+                left_loss = F.mse_loss(
                     self._blocks(model.get_submodule("first")(inputs), range(self._cut)), labels
                 )
             if self._has_right:
                 given_labels = self._blocks(labels, range(self._cut, 2 * self._cut))
-                right = F.cross_entropy(model.get_submodule("last")(given_labels), classes)
-        return left, right
+                right_loss = F.cross_entropy(model.get_submodule("last")(given_labels), classes)
+        return left_loss, right_loss
 
     def _blocks(self, x: Tensor, numbers: range) -> Tensor:
         for number in numbers:
@@ -93,7 +93,7 @@ class Parts:
         """AdamW of this rank's own, on the same memory: the engine's asks all ranks for the norm."""
         if self._optimizer is None:
             train = self._setting.config.train
-            same = [nn.Parameter(one.detach()) for one in parameters]
+            same = [nn.Parameter(parameter.detach()) for parameter in parameters]
             self._optimizer = torch.optim.AdamW(
                 same, rate, (train.beta1, train.beta2), train.epsilon, train.weight_decay
             )
@@ -102,7 +102,7 @@ class Parts:
         for weight, gradient in zip(group["params"], gradients, strict=True):
             weight.grad = gradient
         self._optimizer.step()
-        return float(torch.linalg.vector_norm(torch.stack([one.norm() for one in gradients])))
+        return float(torch.linalg.vector_norm(torch.stack([gradient.norm() for gradient in gradients])))
 
 
 def _parts(setting: StepSetting, cut: int) -> tuple[bool, bool]:
@@ -110,7 +110,7 @@ def _parts(setting: StepSetting, cut: int) -> tuple[bool, bool]:
     numbers = set(setting.model.numbers)
     parts = set(range(cut)), set(range(cut, 2 * cut))
     has = tuple(part <= numbers for part in parts)
-    if set().union(*(part for part, here in zip(parts, has, strict=True) if here)) != numbers:
+    if set().union(*(part for part, has_class in zip(parts, has, strict=True) if has_class)) != numbers:
         layers = setting.config.schedule.stage_layers
         remedy = f"the parts have {cut} blocks each; set it to null, and parallel.pp to 1 or 2"
         raise InputError("schedule.stage_layers", layers, remedy)

@@ -22,6 +22,6 @@ def needs_adamw(setting: StepSetting, why: str) -> None:
     Raises:
         InputError: another one is asked for.
     """
-    asked = setting.config.train.optimizer
-    if asked != "adamw":
-        raise InputError("train.optimizer", asked, f"{why}; leave it out")
+    optimizer = setting.config.train.optimizer
+    if optimizer != "adamw":
+        raise InputError("train.optimizer", optimizer, f"{why}; leave it out")

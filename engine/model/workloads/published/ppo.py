@@ -68,21 +68,25 @@ class Ppo:
                 f"many times divide rollout={rule.rollout}"
             )
             raise InputError("batch.global_batch", batch, remedy)
-        each = rule.environments // self._ranks
-        self._numbers = range(rank * each, rank * each + each)
-        self._random = [np.random.default_rng([setting.config.train.seed, one]) for one in self._numbers]
+        environments = rule.environments // self._ranks
+        self._numbers = range(rank * environments, rank * environments + environments)
+        self._random = [
+            np.random.default_rng([setting.config.train.seed, number]) for number in self._numbers
+        ]
         self._environments: list[Environment] = []
         self._seen: list[np.ndarray[Any, np.dtype[np.float32]]] = []
         self._optimizer: torch.optim.Optimizer | None = None
         self._rollout: Rollout | None = None
         self._order: list[Tensor] = []
 
-    def take(self, given: StepInput) -> StepResult:
+    def take(self, inputs: StepInput) -> StepResult:
         """Learn from the next minibatch."""
         if not self._order:
             with self._setting.phase("data"):
                 self._rollout = self._drive()
-            shuffled = torch.Generator().manual_seed(self._setting.config.train.seed * 1_000_003 + given.step)
+            shuffled = torch.Generator().manual_seed(
+                self._setting.config.train.seed * 1_000_003 + inputs.step
+            )
             for _ in range(self._rule.epochs):
                 self._order += torch.randperm(self._rule.rollout, generator=shuffled).split(self._times)
         assert self._rollout is not None
@@ -93,9 +97,9 @@ class Ppo:
             loss = self._loss(batch)
         with self._setting.phase("backward"):
             gradients = torch.autograd.grad(loss, parameters)
-        flat = self._mean(torch.cat([one.flatten() for one in gradients]))
+        flat = self._mean(torch.cat([gradient.flatten() for gradient in gradients]))
         with self._setting.phase("optimizer"):
-            norm = self._update(parameters, flat, given.rate)
+            norm = self._update(parameters, flat, inputs.rate)
         return StepResult(float(loss.detach()), norm)
 
     def _loss(self, batch: Rollout) -> Tensor:
@@ -122,13 +126,13 @@ class Ppo:
 
     def _update(self, parameters: list[nn.Parameter], flat: Tensor, rate: float) -> float:
         if self._optimizer is None:
-            same = [nn.Parameter(one.detach()) for one in parameters]
+            same = [nn.Parameter(parameter.detach()) for parameter in parameters]
             self._optimizer = torch.optim.Adam(same, rate, eps=_EPSILON)
         (group,) = self._optimizer.param_groups
         group["lr"], norm = rate, float(flat.norm())
         flat = flat * min(1.0, _NORM / (norm + 1e-6))
         for weight, part in zip(
-            group["params"], flat.split([one.numel() for one in parameters]), strict=True
+            group["params"], flat.split([parameter.numel() for parameter in parameters]), strict=True
         ):
             weight.grad = part.view_as(weight)
         self._optimizer.step()
@@ -139,28 +143,39 @@ class Ppo:
         """So many steps of each of this rank's environments, by chance as the policy has it."""
         if not self._environments:
             self._environments = [self._rule.make() for _ in self._numbers]
-            self._seen = [one.reset(self._draw(n)) for n, one in enumerate(self._environments)]
+            self._seen = [
+                environment.reset(self._draw(n)) for n, environment in enumerate(self._environments)
+            ]
         device, steps = self._setting.model.device, list[tuple[Tensor, ...]]()
         for _ in range(self._rule.rollout):
-            seen = torch.from_numpy(np.stack(self._seen)).to(device)
-            chances = torch.log_softmax(self._policy(seen), dim=-1)
+            observations = torch.from_numpy(np.stack(self._seen)).to(device)
+            chances = torch.log_softmax(self._policy(observations), dim=-1)
             actions = [
                 self._choose(n, row) for n, row in enumerate(host_values.to_host(chances.exp().double()))
             ]
             moved = [self._move(n, action) for n, action in enumerate(actions)]
-            taken = torch.tensor(actions, device=device)
+            taken_actions = torch.tensor(actions, device=device)
             rewards, over = torch.tensor(moved, device=device).unbind(dim=1)
             steps.append(
-                (seen, taken, chances.gather(1, taken[:, None])[:, 0], self._value(seen), rewards, over)
+                (
+                    observations,
+                    taken_actions,
+                    chances.gather(1, taken_actions[:, None])[:, 0],
+                    self._value(observations),
+                    rewards,
+                    over,
+                )
             )
-        seen, taken, chosen, values, rewards, over = map(torch.stack, zip(*steps, strict=True))
+        observations, taken_actions, chosen, values, rewards, over = map(
+            torch.stack, zip(*steps, strict=True)
+        )
         last = self._value(torch.from_numpy(np.stack(self._seen)).to(device))
         advantages = generalized_advantages(values, rewards, over, last)
-        return Rollout(seen, taken, chosen, advantages, advantages + values)
+        return Rollout(observations, taken_actions, chosen, advantages, advantages + values)
 
     def _move(self, number: int, action: int) -> tuple[float, float]:
-        seen, reward, over = self._environments[number].step(action)
-        self._seen[number] = self._environments[number].reset(self._draw(number)) if over else seen
+        observation, reward, over = self._environments[number].step(action)
+        self._seen[number] = self._environments[number].reset(self._draw(number)) if over else observation
         return reward, float(over)
 
     def _choose(self, number: int, chances: Tensor) -> int:
@@ -171,12 +186,12 @@ class Ppo:
     def _draw(self, number: int) -> int:
         return int(self._random[number].integers(1 << 24))
 
-    def _policy(self, seen: Tensor) -> Tensor:
-        logits: Tensor = self._setting.model.get_submodule("blocks.0.policy")(seen)
+    def _policy(self, observations: Tensor) -> Tensor:
+        logits: Tensor = self._setting.model.get_submodule("blocks.0.policy")(observations)
         return logits
 
-    def _value(self, seen: Tensor) -> Tensor:
-        values: Tensor = self._setting.model.get_submodule("blocks.0.value")(seen)[:, 0]
+    def _value(self, observations: Tensor) -> Tensor:
+        values: Tensor = self._setting.model.get_submodule("blocks.0.value")(observations)[:, 0]
         return values
 
 

@@ -143,13 +143,13 @@ class Quadratics:
 
 
 @lru_cache(maxsize=1)
-def _draw_functions(given: Quadratics) -> tuple[Tensor, Tensor]:
+def _draw_functions(quadratics: Quadratics) -> tuple[Tensor, Tensor]:
     """All functions and their saddle point, found once: each step reads them, and solving took longer than the step."""
-    drawn = np.random.default_rng(given.seed).standard_normal(
-        (given.functions, given.unknowns, given.unknowns + 2)
+    drawn = np.random.default_rng(quadratics.seed).standard_normal(
+        (quadratics.functions, quadratics.unknowns, quadratics.unknowns + 2)
     )
-    drawn[..., :-2] /= np.sqrt(given.unknowns)
-    mean, eye = drawn.mean(axis=0), given.penalty * np.eye(given.unknowns)
+    drawn[..., :-2] /= np.sqrt(quadratics.unknowns)
+    mean, eye = drawn.mean(axis=0), quadratics.penalty * np.eye(quadratics.unknowns)
     operator = np.block([[eye, mean[:, :-2]], [-mean[:, :-2].T, eye]])
     solution = np.linalg.solve(operator, np.concatenate([-mean[:, -2], mean[:, -1]]))
     return torch.from_numpy(drawn), torch.from_numpy(solution)

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from engine.config.errors import InputError, LayoutError
-from engine.config.formulas.network import MAX_ISLANDS, Shape, even, shape_of
+from engine.config.formulas.network import MAX_ISLANDS, Shape, shape_of
 from engine.config.run_config import parse
 from engine.config.validation import rules
 from engine.launch.lab import lab
+from tests.support.engine.shapes import even_shape
 
 
 def shape(**values: Any) -> Shape | None:
@@ -47,8 +48,8 @@ def test_hosts_are_counted_through_and_ranks_that_follow_each_other_share_one() 
 @pytest.mark.parametrize(
     "one",
     [
-        even(2),
-        even(250, 10_000),
+        even_shape(2),
+        even_shape(250, 10_000),
         Shape((2, 3), (10_000, 0), 20_000),
         Shape((1, 1), (0, 0)),
         Shape((1, 2), (0, 0), 0, 50_000),
@@ -80,8 +81,8 @@ def test_other_names_are_nobodys(name: str) -> None:
 @pytest.mark.parametrize(
     ("one", "words"),
     [
-        (even(2), "2 hosts, links not limited"),
-        (even(2, 1000), "2 hosts, links of 1,000 Mbit/s"),
+        (even_shape(2), "2 hosts, links not limited"),
+        (even_shape(2, 1000), "2 hosts, links of 1,000 Mbit/s"),
         (
             Shape((2, 2), (1_000_000,) * 2, 20_000),
             "4 hosts in islands of 2 and 2, links of 1,000 Mbit/s, 20 Mbit/s between islands",

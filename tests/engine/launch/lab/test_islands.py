@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from engine.comm.channel import Channel
-from engine.config.formulas.network import Shape, even
+from engine.config.formulas.network import Shape
 from engine.config.sections import Lab
 from engine.launch.lab import build, lab, registry
 from engine.launch.lab.build import LabError, read_rates
@@ -27,6 +27,7 @@ from engine.run import netns
 from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from tests.support.engine.lab import needs_lab, on_the_wire
+from tests.support.engine.shapes import even_shape
 from tests.support.ranks import on_ranks_of
 from tests.support.runs import execute, small
 
@@ -269,4 +270,4 @@ def test_runs_of_a_session_share_one_lab(tmp_path: Path, monkeypatch: pytest.Mon
             config = small(parallel__dp=2, train__seed=seed, **SMALL)
             outcome, _ = execute(fresh, config.with_values({"lab.hosts": 2, "lab.rate_mbit": 100.0}))
             assert outcome.good
-    assert [one.shape for one in built] == [even(2, 100.0)]
+    assert [one.shape for one in built] == [even_shape(2, 100.0)]

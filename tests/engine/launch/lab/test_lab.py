@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 
 from engine.config.errors import InputError, LayoutError
-from engine.config.formulas.network import even
 from engine.config.run_config import parse
 from engine.config.sections import Lab
 from engine.config.validation import rules
@@ -31,6 +30,7 @@ from engine.session import Session
 from profilers.model.run_summary import RunSummary
 from profilers.records.reader import RunRecords
 from tests.support.engine.lab import needs_lab, on_the_wire
+from tests.support.engine.shapes import even_shape
 from tests.support.ranks import on_ranks_of
 from tests.support.runs import execute, small
 
@@ -45,13 +45,13 @@ def left() -> list[str]:
 
 @needs_lab
 def test_a_lab_is_complete_when_up_and_gone_when_down() -> None:
-    made = lab.make_process_lab(even(3, 100.0))
+    made = lab.make_process_lab(even_shape(3, 100.0))
     made.set_up()
     try:
         assert made in registry.list_labs()
         assert made.complete
         assert not made.deserted
-        assert made.shape == even(3, 100.0)
+        assert made.shape == even_shape(3, 100.0)
     finally:
         made.tear_down()
     assert made not in registry.list_labs()
@@ -60,7 +60,7 @@ def test_a_lab_is_complete_when_up_and_gone_when_down() -> None:
 
 @needs_lab
 def test_links_that_stand_can_be_held_to_another_rate() -> None:
-    made = lab.make_process_lab(even(2, 100.0))
+    made = lab.make_process_lab(even_shape(2, 100.0))
     made.set_up()
     try:
         slower = [replace(link, rate_kbit=20_000) for link in made.links]
@@ -81,7 +81,7 @@ def shaped(namespace: str, interface: str) -> str:
 @needs_lab
 def test_nothing_shows_among_the_machines_own_interfaces() -> None:
     before = Path("/proc/net/dev").read_text(encoding="ascii").count("\n")
-    made = lab.make_process_lab(even(2, None))
+    made = lab.make_process_lab(even_shape(2, None))
     made.set_up()
     try:
         assert Path("/proc/net/dev").read_text(encoding="ascii").count("\n") == before
@@ -108,7 +108,7 @@ def total(rank: int) -> float:
 
 @needs_lab
 def test_a_command_that_fails_leaves_nothing() -> None:
-    made = lab.make_process_lab(even(2, 10.0))
+    made = lab.make_process_lab(even_shape(2, 10.0))
     subprocess.run(["ip", "netns", "add", made.namespaces[1]], check=True)
     with pytest.raises(LabError, match="File exists"):
         made.set_up()
@@ -139,9 +139,9 @@ def test_what_a_killed_owner_left_is_swept() -> None:
 
 @needs_lab
 def test_a_kept_lab_serves_one_place_at_a_time_and_outlives_it() -> None:
-    kept = registry.keep(even(2, 321.0))
+    kept = registry.keep(even_shape(2, 321.0))
     try:
-        assert registry.keep(even(2, 321.0)) == kept
+        assert registry.keep(even_shape(2, 321.0)) == kept
         first, second = RankHosts(Lab(hosts=2, rate_mbit=321.0)), RankHosts(Lab(hosts=2, rate_mbit=321.0))
         assert first.namespaces(2) == kept.namespaces
         assert second.namespaces(2) != kept.namespaces
@@ -158,11 +158,11 @@ def test_a_kept_lab_serves_one_place_at_a_time_and_outlives_it() -> None:
 
 @needs_lab
 def test_half_a_kept_lab_is_set_up_again() -> None:
-    kept = registry.keep(even(2, 322.0))
+    kept = registry.keep(even_shape(2, 322.0))
     try:
         subprocess.run(["ip", "netns", "del", kept.namespaces[1]], check=True)
         assert not kept.complete
-        assert registry.keep(even(2, 322.0)).complete
+        assert registry.keep(even_shape(2, 322.0)).complete
     finally:
         kept.tear_down()
 
@@ -279,4 +279,4 @@ def test_ranks_of_the_lab_are_on_the_cpu_and_block_by_block() -> None:
     assert (chosen.kind, chosen.backend) == ("cpu", "gloo")
     assert "2 hosts" in chosen.reason
     assert "100 Mbit/s" in chosen.reason
-    assert even(3).rank_hosts(6) == [0, 0, 1, 1, 2, 2]
+    assert even_shape(3).rank_hosts(6) == [0, 0, 1, 1, 2, 2]

@@ -58,7 +58,7 @@ def test_what_is_held_stays_and_what_is_next_asked_for_last_gives_way() -> None:
     for expert in (0, 1):
         cache.ask((0, expert), returns=False)
     cache.chose(1, [(1, 5)], trains=True)
-    assert cache.place((1, 5), False, held=[(0, 0), (0, 1)]) is None
+    assert cache.place((1, 5), False, protected=[(0, 0), (0, 1)]) is None
     slot, was_there = cache.ask((1, 5), False) or (None, None)
     assert was_there is False and (0, 0) not in cache and (0, 1) in cache, (
         "the way back comes by expert 1 first"

@@ -11,16 +11,9 @@ import pytest
 
 from engine.config.run_config import RunConfig
 from engine.run.outcome import Ending, RunOutcome
+from tests.support.studies.offline import OfflineExecutor, build_summary
 from tests.tuning.execution.live.test_live_study import live_study
-from tuning.execution.executor import (
-    EndOfSearchError,
-    EndOfTrialsError,
-    OfflineExecutor,
-    OnStart,
-    Ran,
-    ShouldStop,
-    build_summary,
-)
+from tuning.execution.executor import EndOfSearchError, EndOfTrialsError, OnStart, Ran, ShouldStop
 from tuning.execution.live.windows import CONFIRM
 from tuning.spec.study_file import StudyFile
 from tuning.storage.study_folder import STUDIES, StudyReader

@@ -8,8 +8,9 @@ import random
 import pytest
 
 from profilers.model.run_summary import RunSummary
+from tests.support.studies.offline import build_summary
 from tests.tuning.execution.live.test_live_study import live_study
-from tuning.execution.executor import CostlyBaselineError, EndOfTrialsError, build_summary
+from tuning.execution.executor import CostlyBaselineError, EndOfTrialsError
 from tuning.execution.live.leader import STEPS, Leader, drift_words, lead_of_window, may_lead_after_all
 from tuning.spec.study_file import parse
 

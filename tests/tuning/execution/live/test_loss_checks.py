@@ -17,17 +17,11 @@ from engine.lifecycle import summary_of
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
 from profilers.records.reader import RunRecords
+from tests.support.studies.offline import OfflineExecutor, build_summary
 from tests.tuning.execution.live.test_live_study import losses
 from tests.tuning.execution.live.test_lossy_windows import Lossy, lossy_study
 from tuning.analysis.confirmation import arms, winner
-from tuning.execution.executor import (
-    OfflineExecutor,
-    OnStart,
-    Ran,
-    ShouldStop,
-    build_summary,
-    trial_record,
-)
+from tuning.execution.executor import OnStart, Ran, ShouldStop, trial_record
 from tuning.execution.live import exploitation, windows
 from tuning.execution.live.exploitation import run_to_the_end
 from tuning.execution.live.loss_checks import (

@@ -12,8 +12,8 @@ from engine.footprint.footprint import largest
 from engine.run.outcome import Ending
 from profilers.model.run_summary import MemoryRow, RunSummary
 from tests.support.runs import small
+from tests.support.studies.offline import build_summary
 from tests.tuning.execution.live.test_live_study import Live, live_study
-from tuning.execution.executor import build_summary
 from tuning.execution.live import limits
 from tuning.execution.live.limits import memory_shortage
 

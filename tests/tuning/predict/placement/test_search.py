@@ -10,13 +10,13 @@ from benchmarks.published.pipette import Grid
 from engine.config.errors import InputError
 from engine.config.formulas.network import Shape
 from engine.config.layout import Layout
+from tests.support.predict.placement import crossing_bytes, links_from_rates
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.placement.cost import Costs, Stream, Volumes, Work
-from tuning.predict.placement.links import Links, cluster_links, lab_links, links_from_rates
+from tuning.predict.placement.links import Links, cluster_links, lab_links
 from tuning.predict.placement.orders import nested_orders
 from tuning.predict.placement.search import (
     Placement,
-    crossing_bytes,
     crossing_groups,
     fitting_stages,
     island_orders,

@@ -12,8 +12,8 @@ from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
 from engine.footprint.footprint import plan_of
 from engine.schedules.actions import results_by_route
+from tests.support.predict.placement import crossing_bytes
 from tuning.predict.placement.link_traffic import volumes_of
-from tuning.predict.placement.search import crossing_bytes
 from tuning.predict.placement.traffic_map import MOST_DEVICES, traffic_map, traffic_of
 from tuning.predict.target import parse_target
 from tuning.predict.traffic.rank import Pipeline

@@ -13,9 +13,10 @@ from engine.schedules import closed_forms
 from engine.schedules import simulate as timing
 from engine.schedules.actions import Action, Costs, Plan, Work
 from engine.schedules.registry import SCHEDULES, plan
+from tests.support.predict.instant import instant, peak_in_flight
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.simulation.event_loop import DeadlockError, simulate
-from tuning.predict.simulation.machine import Machine, instant
+from tuning.predict.simulation.machine import Machine
 from tuning.predict.simulation.step import OWN, Collective, CollectiveGroup, Pause, RankTraffic, Step
 from tuning.predict.simulation.step_result import SimulatedStep
 from tuning.predict.traffic.calls import Join
@@ -43,7 +44,7 @@ def one_node(rate: float, alpha: float = 0.0, devices: int = 8, nodes: int = 1) 
 def test_in_flight_and_bubble_are_those_of_the_closed_forms(kind: str) -> None:
     for _, ranks, chunks, micro_batches in (size for size in sizes() if size[0] == kind):
         made = played(kind, ranks, chunks, micro_batches)
-        assert made.peak_in_flight() == closed_forms.peak_in_flight(kind, ranks, chunks, micro_batches)
+        assert peak_in_flight(made) == closed_forms.peak_in_flight(kind, ranks, chunks, micro_batches)
         if SCHEDULES[kind].idle is None:
             continue
         fraction = closed_forms.bubble_fraction(kind, ranks, chunks, micro_batches, EVEN)
@@ -57,7 +58,7 @@ def test_every_span_is_that_of_the_plain_timing(
     made = plan(*size)
     costs = Costs(forward, forward + 1 + seed, forward, 1 + seed, hop / 4)
     assert played(*size, costs).timeline() == timing.simulate(made, costs)
-    assert played(*size, costs).peak_in_flight(weight_share=0.5) == timing.peak_in_flight(made, 0.5)
+    assert peak_in_flight(played(*size, costs), weight_share=0.5) == timing.peak_in_flight(made, 0.5)
 
 
 def test_1f1b_with_slow_links_pays_a_round_trip_for_each_group_of_micro_batches() -> None:

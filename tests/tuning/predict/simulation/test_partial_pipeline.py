@@ -10,10 +10,10 @@ from engine.config.run_config import RunConfig
 from engine.footprint.footprint import parts_of, plan_of
 from engine.schedules import simulate as timing
 from engine.schedules.actions import Costs
+from tests.support.predict.instant import instant
 from tests.support.runs import small
 from tuning.predict import forecast_document
 from tuning.predict.simulation.event_loop import simulate
-from tuning.predict.simulation.machine import instant
 from tuning.predict.simulation.simulate import step_of
 from tuning.predict.traffic.rank import Pipeline, traffic_of
 

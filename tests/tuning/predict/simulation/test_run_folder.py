@@ -22,9 +22,10 @@ from engine.schedules.actions import Costs
 from engine.schedules.registry import SCHEDULES
 from profilers.records.reader import RunRecords
 from profilers.records.schema import PHASES, CommSample
+from tests.support.predict.instant import instant, peak_in_flight
 from tuning.predict.model.hardware import Accelerator, Cluster, Group, Link
 from tuning.predict.simulation.event_loop import members, simulate
-from tuning.predict.simulation.machine import Machine, instant
+from tuning.predict.simulation.machine import Machine
 from tuning.predict.simulation.run_folder import write_run
 from tuning.predict.simulation.simulate import axis_groups, step_of
 from tuning.predict.simulation.step_result import SimulatedStep, memory_of
@@ -63,7 +64,7 @@ def test_memory_in_time_peaks_at_the_footprint(kind: str, recompute: str) -> Non
     values = {"schedule__kind": kind, "schedule__chunks": chunks, "memory__recompute": recompute}
     made = config(parallel__pp=2, parallel__tp=2, **values)
     done = played(made)
-    assert done.peak_in_flight() == closed_forms.peak_in_flight(kind, 2, chunks, 16 // 2)
+    assert peak_in_flight(done) == closed_forms.peak_in_flight(kind, 2, chunks, 16 // 2)
     for line, row in zip(memory_of(made, done), footprints(made), strict=True):
         assert line.activation_bytes == row.activation_bytes
         assert line.peak_bytes == row.total_bytes

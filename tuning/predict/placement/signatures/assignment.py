@@ -38,19 +38,19 @@ def cheapest(operators: Sequence[Operator], price: Price) -> Assignment:
     Raises:
         ValueError: an operator has no choice.
     """
-    if any(not one.choices for one in operators):
+    if any(not operator.choices for operator in operators):
         raise ValueError("an operator without a way to run it")
     factors = _factors(operators, price)
     left, decided = set(range(len(operators))), list[tuple[int, _Factor]]()
     cost = 0.0
     while left:
         place = min(left, key=lambda one: (len(_neighbours(factors, one)), one))
-        near = [one for one in factors if place in one.places]
+        near = [factor for factor in factors if place in factor.places]
         joined = _sum_factors(near)
         axis = joined.places.index(place)
         decided.append((place, joined))
         rest = _Factor(tuple(one for one in joined.places if one != place), joined.costs.min(axis=axis))
-        factors = [one for one in factors if place not in one.places]
+        factors = [factor for factor in factors if place not in factor.places]
         if rest.places:
             factors.append(rest)
         else:
@@ -82,15 +82,18 @@ def _factors(operators: Sequence[Operator], price: Price) -> list[_Factor]:
 
 
 def _neighbours(factors: Sequence[_Factor], place: int) -> set[int]:
-    return {other for one in factors if place in one.places for other in one.places} - {place}
+    return {other for factor in factors if place in factor.places for other in factor.places} - {place}
 
 
 def _sum_factors(factors: Sequence[_Factor]) -> _Factor:
     """The sum of some tables, over all operators that any of them is about."""
-    places = sorted({place for one in factors for place in one.places})
-    shape = [next(one.costs.shape[one.places.index(p)] for one in factors if p in one.places) for p in places]
+    places = sorted({place for factor in factors for place in factor.places})
+    shape = [
+        next(factor.costs.shape[factor.places.index(p)] for factor in factors if p in factor.places)
+        for p in places
+    ]
     summed = np.zeros(shape)
-    for one in factors:
-        wide = [size if place in one.places else 1 for place, size in zip(places, shape, strict=True)]
-        summed = summed + one.costs.reshape(wide)
+    for factor in factors:
+        wide = [size if place in factor.places else 1 for place, size in zip(places, shape, strict=True)]
+        summed = summed + factor.costs.reshape(wide)
     return _Factor(tuple(places), summed)

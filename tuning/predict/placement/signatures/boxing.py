@@ -71,12 +71,12 @@ def _all_costs(
 ) -> tuple[dict[Signatures, int], NDArray[np.float64]]:
     """Between all layouts, by their numbers: shortest paths over transitions of one axis each."""
     layouts = list(product(_ALL, repeat=len(axes)))
-    places = {one: number for number, one in enumerate(layouts)}
+    places = {layout: number for number, layout in enumerate(layouts)}
     costs = np.full((len(layouts),) * 2, inf)
     np.fill_diagonal(costs, 0.0)
-    for one in layouts:
-        for other, cost in _steps(axes, one, whole_bytes):
-            costs[places[one], places[other]] = cost
+    for layout in layouts:
+        for other, cost in _steps(axes, layout, whole_bytes):
+            costs[places[layout], places[other]] = cost
     for middle in range(len(layouts)):  # Floyd and Warshall
         costs = np.minimum(costs, costs[:, middle, None] + costs[None, middle])
     return places, costs

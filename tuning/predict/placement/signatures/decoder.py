@@ -174,7 +174,7 @@ def replicated(graphs: Iterable[Graph]) -> tuple[TensorPart, ...]:
 
 def matrices(graphs: Iterable[Graph]) -> dict[TensorPart, Signatures]:
     """How each matrix lies where choices were made, in the order of the configuration's names."""
-    lies = {one.name: one.choices[0].matrix for graph in graphs for one in graph.operators}
+    lies = {operator.name: operator.choices[0].matrix for graph in graphs for operator in graph.operators}
     return {part: found for part in PARTS if (found := lies[part]) is not None}
 
 
@@ -285,7 +285,7 @@ class Graph(NamedTuple):
         """With the cheapest choice of each operator, and no other."""
         offered = [self.operators]
         if self.tied:
-            ways = next(len(one.choices) for one in self.operators if one.choices[0].matrix)
+            ways = next(len(operator.choices) for operator in self.operators if operator.choices[0].matrix)
             offered = [self.with_way(way).operators for way in range(ways)]
         found = min(((cheapest(one, price), one) for one in offered), key=lambda both: both[0].cost)
         return self._replace(operators=_as_chosen(found[1], found[0]))
@@ -294,8 +294,10 @@ class Graph(NamedTuple):
         """With all matrices run by the choice of that number; other operators' choices follow."""
         return self._replace(
             operators=[
-                replace(one, choices=one.choices[way : way + 1]) if one.choices[0].matrix else one
-                for one in self.operators
+                replace(operator, choices=operator.choices[way : way + 1])
+                if operator.choices[0].matrix
+                else operator
+                for operator in self.operators
             ]
         )
 
@@ -339,8 +341,8 @@ def _best(model: Model, micro_batches: int) -> ReplicatedMatrices:
 def _as_chosen(operators: Sequence[Operator], found: Assignment) -> list[Operator]:
     """With no other choices."""
     return [
-        replace(one, choices=(one.choices[number],))
-        for one, number in zip(operators, found.chosen, strict=True)
+        replace(operator, choices=(operator.choices[number],))
+        for operator, number in zip(operators, found.chosen, strict=True)
     ]
 
 

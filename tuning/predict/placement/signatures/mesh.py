@@ -228,6 +228,7 @@ def _with_list(graph: Graph, whole: Collection[str]) -> Graph:
         return tuple(c for c in one.choices if c.matrix and (c.matrix[-1] == REPLICATED) == asked)
 
     operators = [
-        replace(one, choices=as_listed(one)) if one.name in PARTS else one for one in graph.operators
+        replace(operator, choices=as_listed(operator)) if operator.name in PARTS else operator
+        for operator in graph.operators
     ]
     return graph._replace(operators=operators)

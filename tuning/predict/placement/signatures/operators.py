@@ -90,27 +90,14 @@ class Operator:
     forwards: float = 1.0
 
 
-#: Ways of a product with a matrix: rows of the input, columns of the matrix, both along what is summed; or on every
-#: rank alike, and with a sum that is put off.
-DATA = OperatorSharding((SEQUENCE,), SEQUENCE, REPLICATED)
+#: Ways of a product with a matrix that divide its columns, and its rows.
 COLUMN = OperatorSharding((REPLICATED,), WIDTH, COLUMNS)
 ROW = OperatorSharding((WIDTH,), PARTIAL, ROWS)
-ALIKE = OperatorSharding((REPLICATED,), REPLICATED, REPLICATED)
-PUT_OFF = OperatorSharding((PARTIAL,), PARTIAL, REPLICATED)
-PRODUCT = (DATA, COLUMN, ROW, ALIKE, PUT_OFF)
 
 
 def same(inputs: int, *signatures: Signature) -> tuple[OperatorSharding, ...]:
     """Of an operator that reads all inputs, and gives its output, as one of these."""
-    return tuple(OperatorSharding((one,) * inputs, one) for one in signatures)
-
-
-#: Value by value; of what is linear a partial one will do.
-POINTWISE, SUM = same(1, SEQUENCE, WIDTH, REPLICATED), same(2, SEQUENCE, WIDTH, REPLICATED, PARTIAL)
-#: Over the width of each token.
-NORM = same(1, SEQUENCE, REPLICATED)
-#: Over the sequence, head by head.
-ATTENTION = same(1, WIDTH, REPLICATED)
+    return tuple(OperatorSharding((signature,) * inputs, signature) for signature in signatures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,17 +147,3 @@ def of_gradient(lies: Signatures) -> Signatures:
 def _tokens(lies: Signatures) -> Signatures:
     """How something lies that has the tokens of an activation, but not its width."""
     return tuple(REPLICATED if one == WIDTH else one for one in lies)
-
-
-def total(operators: Sequence[Operator], chosen: Sequence[int], price: Price) -> float:
-    """Cost of all operators together, each with one of its choices by number: seconds of a micro-batch."""
-    found = 0.0
-    for operator, number in zip(operators, chosen, strict=True):
-        choice = operator.choices[number]
-        found += price.own(operator, choice)
-        for place, target in zip(operator.inputs, choice.inputs, strict=True):
-            source = operators[place]
-            found += price.edge(
-                source.choices[chosen[place]].output, target, source.bytes_, operator.forwards
-            )
-    return found

@@ -62,8 +62,10 @@ def forward(layers: Sequence[Layer], x: Tensor) -> Tensor:
 
 def train_start(layers: Sequence[Layer], images: DrawnImages, steps: int) -> None:
     """Train all in float32 by Adam."""
-    weights = [one for layer in layers for one in layer.gradient_targets()]
-    optimizer = torch.optim.Adam([one for one in weights if isinstance(one, torch.nn.Parameter)], _START_RATE)
+    weights = [target for layer in layers for target in layer.gradient_targets()]
+    optimizer = torch.optim.Adam(
+        [weight for weight in weights if isinstance(weight, torch.nn.Parameter)], _START_RATE
+    )
     for step in range(steps):
         inputs, classes = _tensors(images, step * BATCH, BATCH, layers[0].bias.device)
         optimizer.zero_grad()
@@ -89,7 +91,7 @@ class Analysis:
         updating = SparseOptimizer(self.layers, self.rule)
         for inputs, classes in self.batches:
             updating.take(F.cross_entropy(forward(self.layers, inputs), classes))
-        return [one.argsort(descending=True) for one in updating.channel_norms()]
+        return [norm.argsort(descending=True) for norm in updating.channel_norms()]
 
     def gains(self, order: Sequence[Tensor]) -> Gains:
         """Of biases from each layer on, and of weights with these, all with the head."""
@@ -101,23 +103,23 @@ class Analysis:
             for place in range(head)
             for share in SHARES
         }
-        return Gains([biases[head] - one for one in biases], weights)
+        return Gains([biases[head] - bias for bias in biases], weights)
 
     def loss(self, update: Update, order: Sequence[Tensor]) -> float:
         """Held-out, after training this alone."""
         select(self.layers, self.shapes, update, order)
-        before = [[one.clone() for one in layer.stored_values()] for layer in self.layers]
+        before = [[value.clone() for value in layer.stored_values()] for layer in self.layers]
         updating = SparseOptimizer(self.layers, self.rule)
         for turn, (inputs, classes) in enumerate(self.batches):
             updating.take(F.cross_entropy(forward(self.layers, inputs), classes))
             updating.update(1, None, self.rate, turn)
         with torch.no_grad():
             inputs, classes = self.held_out
-            found = float(F.cross_entropy(forward(self.layers, inputs), classes))
+            loss = float(F.cross_entropy(forward(self.layers, inputs), classes))
             for layer, values in zip(self.layers, before, strict=True):
                 for mine, value in zip(layer.stored_values(), values, strict=True):
                     mine.copy_(value)
-        return found
+        return loss
 
 
 def everything(shapes: Sequence[LayerShape]) -> Update:

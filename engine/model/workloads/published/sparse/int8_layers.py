@@ -101,29 +101,29 @@ class _QuantizedConvolution(torch.autograd.Function):
         if not layer.head:
             passes = pack((out > 0) & (out < TOP * grid.give)) if any(ctx.needs_input_grad) else None
             out = (out / grid.give).round().clamp(0, TOP) * grid.give
-        kept = codes.to(torch.int8) if ctx.needs_input_grad[1] else None
-        ctx.save_for_backward(kept, passes, grid.codes if ctx.needs_input_grad[0] else None)
+        stored = codes.to(torch.int8) if ctx.needs_input_grad[1] else None
+        ctx.save_for_backward(stored, passes, grid.codes if ctx.needs_input_grad[0] else None)
         ctx.layer, ctx.shape = layer, x.shape
         return out
 
     @staticmethod
-    def backward(ctx: Any, given: Tensor) -> tuple[Tensor | None, ...]:
-        kept, passes, codes = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        stored, passes, codes = ctx.saved_tensors
         layer: Layer = ctx.layer
         grid, place = layer.grid, (layer.stride, layer.size // 2)
         assert grid is not None
         if passes is not None:
-            given = given * unpack(passes, given.shape)
+            gradient = gradient * unpack(passes, gradient.shape)
         of_input = of_weight = None
         if ctx.needs_input_grad[0]:
             of_input = conv_gradients.conv2d_input(
-                ctx.shape, codes * grid.worth[:, None, None, None], given, *place
+                ctx.shape, codes * grid.worth[:, None, None, None], gradient, *place
             )
-        if kept is not None:
+        if stored is not None:
             shape, worth = layer.leaf.shape, grid.worth[layer.chosen, None, None, None]
-            of_weight = conv_gradients.conv2d_weight(kept.float(), shape, given[:, layer.chosen], *place)
+            of_weight = conv_gradients.conv2d_weight(stored.float(), shape, gradient[:, layer.chosen], *place)
             of_weight *= grid.read * worth
-        return of_input, of_weight, given.sum(dim=(0, 2, 3)), None
+        return of_input, of_weight, gradient.sum(dim=(0, 2, 3)), None
 
 
 def pack(flags: Tensor) -> Tensor:
@@ -159,10 +159,10 @@ def _step(largest: Tensor) -> Tensor:
 
 
 class SavedBytes:
-    """Of the tensors that autograd keeps for a backward; each memory once, and those that are ``known`` not at all."""
+    """Of the tensors that autograd keeps for a backward; each memory once, and those of ``tensors`` not at all."""
 
-    def __init__(self, known: Sequence[Tensor]) -> None:
-        self._known = {one.untyped_storage().data_ptr() for one in known}
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._known = {tensor.untyped_storage().data_ptr() for tensor in tensors}
         self._found: dict[int, Tensor] = {}
         #: Bytes of all forwards that were counted.
         self.total = 0
@@ -170,13 +170,13 @@ class SavedBytes:
     @contextmanager
     def counting(self) -> Iterator[None]:
         """Of the forward in here."""
-        with torch.autograd.graph.saved_tensors_hooks(self._keep, lambda one: one):
+        with torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor):
             yield
-        self.total += sum(one.numel() * one.element_size() for one in self._found.values())
+        self.total += sum(tensor.numel() * tensor.element_size() for tensor in self._found.values())
         self._found.clear()
 
-    def _keep(self, one: Tensor) -> Tensor:
-        memory = one.untyped_storage().data_ptr()
+    def _keep(self, tensor: Tensor) -> Tensor:
+        memory = tensor.untyped_storage().data_ptr()
         if memory not in self._known:
-            self._found.setdefault(memory, one)  # which keeps the memory from being used again
-        return one
+            self._found.setdefault(memory, tensor)  # which keeps the memory from being used again
+        return tensor

@@ -92,7 +92,7 @@ def workload(
     )  # fmt: skip
     return Workload(
         name="sparse_update",
-        blocks=[_builder(one) for one in shapes[:-1]],
+        blocks=[_builder(shape) for shape in shapes[:-1]],
         last=lambda: Layer(shapes[-1].inputs, classes, head=True),
         batches=task.new,
         loss=F.cross_entropy,
@@ -114,13 +114,13 @@ def _shapes(image: int, width: int, layers: int, classes: int) -> list[LayerShap
             f"{image=}, {width=}, {layers=}: every second layer halves the image and doubles the width, to at "
             f"most {_WIDEST} channels, whose sums of codes float32 holds exactly"
         )
-    found, inputs = list[LayerShape](), 3
+    shapes, inputs = list[LayerShape](), 3
     for place in range(layers):
         before, after = (image // 2 ** (max(at, 0) // 2) for at in (place - 1, place))
         outputs = width * 2 ** (place // 2)
-        found.append(LayerShape(f"blocks.{place}", inputs, outputs, 3, before**2, after**2))
+        shapes.append(LayerShape(f"blocks.{place}", inputs, outputs, 3, before**2, after**2))
         inputs = outputs
-    return [*found, LayerShape("last", inputs, classes, 1, 1, 1, head=True)]
+    return [*shapes, LayerShape("last", inputs, classes, 1, 1, 1, head=True)]
 
 
 def _parse_shares(update: str, shapes: Sequence[LayerShape]) -> dict[int, float]:
@@ -129,15 +129,15 @@ def _parse_shares(update: str, shapes: Sequence[LayerShape]) -> dict[int, float]
     Raises:
         ValueError: a layer is unknown, or its share no share.
     """
-    places, found = {one.name: place for place, one in enumerate(shapes)}, dict[int, float]()
+    places, parsed = {shape.name: place for place, shape in enumerate(shapes)}, dict[int, float]()
     for part in update.split(","):
-        name, _, share = (one.strip() for one in part.partition("="))
+        name, _, share = (text.strip() for text in part.partition("="))
         with suppress(ValueError):
-            found[places.get(name, -1)] = float(share or 1)
-        if name not in places or not 0 < found.get(places[name], 0) <= 1:
-            known = f"{', '.join(WAYS)}, or layers of {', '.join(places)}, each with =SHARE above 0 to 1"
-            raise ValueError(f"update: {part.strip()!r} is none of {known}")
-    return found
+            parsed[places.get(name, -1)] = float(share or 1)
+        if name not in places or not 0 < parsed.get(places[name], 0) <= 1:
+            legal = f"{', '.join(WAYS)}, or layers of {', '.join(places)}, each with =SHARE above 0 to 1"
+            raise ValueError(f"update: {part.strip()!r} is none of {legal}")
+    return parsed
 
 
 def _builder(shape: LayerShape) -> Build:
@@ -155,19 +155,21 @@ class SparseTraining:
         self._costs = Costs(task.shapes, setting.config.batch.micro_batch, int(train.momentum > 0))
         _check(setting, task, self._costs)
         named = dict(setting.model.named_modules())
-        self._layers = [one for one in (named[shape.name] for shape in task.shapes) if isinstance(one, Layer)]
+        self._layers = [
+            layer for layer in (named[shape.name] for shape in task.shapes) if isinstance(layer, Layer)
+        ]
         if not self._layers[0].weight.is_meta:
             rule = Rule(train.momentum, train.weight_decay, train.clip_norm, True, train.seed)
             with contribution.one_thread():
                 self._update, self._gains = self._prepare(rule, train.learning_rate)
             self._updating = SparseOptimizer(self._layers, replace(rule, scaled=task.scaled))
-            self._saved = SavedBytes([one.stored_values()[0] for one in self._layers])
+            self._saved = SavedBytes([layer.stored_values()[0] for layer in self._layers])
             self._first = True
 
-    def take(self, given: StepInput) -> StepResult:
+    def take(self, step_input: StepInput) -> StepResult:
         """One step."""
         setting, total = self._setting, 0.0
-        for inputs, classes in given.batches:
+        for inputs, classes in step_input.batches:
             with setting.phase("forward"), self._saved.counting() if self._first else nullcontext():
                 loss = setting.model.loss(setting.model(inputs), classes)
             if self._first:
@@ -176,9 +178,9 @@ class SparseTraining:
             total += float(loss.detach())
             with setting.phase("backward"):
                 self._updating.take(loss)
-        count = len(given.batches)
+        count = len(step_input.batches)
         with setting.phase("optimizer"):
-            norm = self._updating.update(count, setting.channel, given.rate, given.step)
+            norm = self._updating.update(count, setting.channel, step_input.rate, step_input.step)
         return StepResult(total / count, norm)
 
     def _prepare(self, rule: Rule, rate: float) -> tuple[Update, Gains | None]:
@@ -204,20 +206,22 @@ class SparseTraining:
         """What is trained, and its bytes by formula and, in int8, as they are found in memory."""
         layers, updating = self._layers, self._updating
         grids = [layer.grid for layer in layers if layer.grid is not None]
-        held = [one for grid in grids for one in (grid.codes, grid.worth)] + [one.bias for one in layers]
-        found = {
-            "weights": sum(map(_bytes, held)) + 8 * len(grids),
+        tensors = [layer for grid in grids for layer in (grid.codes, grid.worth)] + [
+            layer.bias for layer in layers
+        ]
+        sizes = {
+            "weights": sum(map(_bytes, tensors)) + 8 * len(grids),
             "activations": self._saved.total,
             "gradients": _bytes(updating.gradient),
             "optimizer": 0 if updating.momentum is None else _bytes(updating.momentum),
-            "channels": sum(len(one.chosen) for one in layers if 0 < len(one.chosen) < len(one.bias)),
+            "channels": sum(len(layer.chosen) for layer in layers if 0 < len(layer.chosen) < len(layer.bias)),
         }  # fmt: skip
         self._setting.tell(
             UPDATE_EVENT,
             way=self._task.update if isinstance(self._task.update, str) else "given",
             budget_bytes=self._task.budget,
             formula_bytes=self._costs.parts(self._update),
-            counted_bytes=found if self._task.int8 else {},
+            counted_bytes=sizes if self._task.int8 else {},
             sent_bytes=4 * self._costs.numbers(self._update),
             layers=[self._layer_report(place) for place in range(len(layers))],
         )
@@ -234,8 +238,8 @@ class SparseTraining:
         }
 
 
-def _bytes(one: Tensor) -> int:
-    return one.numel() * one.element_size()
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def choose_update(task: Task, costs: Costs, gains: Gains | None) -> Update | None:
@@ -269,11 +273,11 @@ def _check(setting: StepSetting, task: Task, costs: Costs) -> None:
         remedy = "sparse_update cuts the norm of the gradient alone; leave it out, and set train.clip_norm"
         raise InputError("train.clip_value", train.clip_value, remedy)
     if choose_update(task, costs, None) is None:
-        given = task.update
-        least = contribution.head_alone(task.shapes) if isinstance(given, str) else _from_first(given)
-        what = "the head alone" if isinstance(given, str) else "this update"
+        update = task.update
+        least = contribution.head_alone(task.shapes) if isinstance(update, str) else _from_first(update)
+        wording = "the head alone" if isinstance(update, str) else "this update"
         remedy = (
-            f"{what} takes {costs.total(least) / 1024:.1f} KiB with micro-batches of {costs.samples}; give more of "
+            f"{wording} takes {costs.total(least) / 1024:.1f} KiB with micro-batches of {costs.samples}; give more of "
             "it, or a smaller batch.micro_batch"
         )
         raise InputError("model.options.budget_kib", task.budget / 1024, remedy)

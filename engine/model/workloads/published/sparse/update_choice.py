@@ -57,7 +57,7 @@ class Costs:
         """By what they are for: a weight is a byte, a channel has a bias and a worth, a layer two steps."""
         trained = self.numbers(update)
         return {
-            "weights": sum(one.outputs * (one.row + 8) + 8 for one in self.layers),
+            "weights": sum(layer.outputs * (layer.row + 8) + 8 for layer in self.layers),
             "activations": self._of_loss() + self._of_passing(update.since)
             + sum(self._of_reading(place) for place in update.shares),
             "gradients": 4 * trained,
@@ -74,7 +74,7 @@ class Costs:
         weights = sum(
             self.layers[at].rows(share) * self.layers[at].row for at, share in update.shares.items()
         )
-        return weights + sum(one.outputs for one in self.layers[update.since :])
+        return weights + sum(layer.outputs for layer in self.layers[update.since :])
 
     def more(self, place: int, share: float) -> int:
         """What a layer's weights add."""
@@ -88,8 +88,10 @@ class Costs:
 
     def _of_passing(self, since: int) -> int:
         """A bit of each output that a gradient passes."""
-        passed = (self.samples * one.outputs * one.gives for one in self.layers[since:] if not one.head)
-        return sum(math.ceil(one / 8) for one in passed)
+        passed = (
+            self.samples * layer.outputs * layer.gives for layer in self.layers[since:] if not layer.head
+        )
+        return sum(math.ceil(count / 8) for count in passed)
 
     def _of_loss(self) -> int:
         """Logarithms of all classes' probabilities, the classes, and a number."""
@@ -124,10 +126,10 @@ def choose_best(costs: Costs, gains: Gains, budget: int) -> Update | None:
         fixed = costs.total(Update(since, {head: 1.0}))
         if fixed > budget:
             continue
-        found = _knapsack(costs, gains, range(since, head), budget - fixed)
-        gain = gains.biases[since] + found[0]
+        chosen_layers = _knapsack(costs, gains, range(since, head), budget - fixed)
+        gain = gains.biases[since] + chosen_layers[0]
         if best is None or gain > best[0]:
-            best = gain, Update(since, {**found[1], head: 1.0})
+            best = gain, Update(since, {**chosen_layers[1], head: 1.0})
     return None if best is None else best[1]
 
 
@@ -149,11 +151,11 @@ def _worth_keeping(
     states: list[tuple[int, float, dict[int, float]]],
 ) -> list[tuple[int, float, dict[int, float]]]:
     """The cheapest first, each gaining more than all before it."""
-    kept: list[tuple[int, float, dict[int, float]]] = []
-    for state in sorted(states, key=lambda one: (one[0], -one[1])):
-        if not kept or state[1] > kept[-1][1]:
-            kept.append(state)
-    return kept
+    undominated: list[tuple[int, float, dict[int, float]]] = []
+    for state in sorted(states, key=lambda state: (state[0], -state[1])):
+        if not undominated or state[1] > undominated[-1][1]:
+            undominated.append(state)
+    return undominated
 
 
 def choose_last_layers(costs: Costs, budget: int) -> Update | None:

@@ -35,20 +35,20 @@ class SparseOptimizer:
     def __init__(self, layers: Sequence[Layer], rule: Rule) -> None:
         self._layers, self._rule = layers, rule
         self._shapes = [
-            one.bias.shape if not is_weight else one.leaf.shape for one, is_weight in self._parts()
+            layer.bias.shape if not is_weight else layer.leaf.shape for layer, is_weight in self._parts()
         ]
         device = layers[0].bias.device
-        self.gradient = torch.zeros(sum(one.numel() for one in self._shapes), device=device)
+        self.gradient = torch.zeros(sum(shape.numel() for shape in self._shapes), device=device)
         self.momentum = torch.zeros_like(self.gradient) if rule.momentum else None
 
     def take(self, loss: Tensor) -> None:
         """Add a micro-batch's gradient."""
         wanted = [tensor for layer in self._layers for tensor in layer.gradient_targets()]
-        found = torch.autograd.grad(loss, wanted)
-        for (layer, is_weight), mine, one in zip(
-            self._parts(), self._views(self.gradient), found, strict=True
+        gradients = torch.autograd.grad(loss, wanted)
+        for (layer, is_weight), mine, gradient in zip(
+            self._parts(), self._views(self.gradient), gradients, strict=True
         ):
-            mine.add_(one[layer.chosen] if is_weight and layer.grid is None else one)
+            mine.add_(gradient[layer.chosen] if is_weight and layer.grid is None else gradient)
 
     @torch.no_grad()
     def update(self, micro_batches: int, channel: Channel | None, rate: float, turn: int) -> float:

@@ -10,23 +10,17 @@ from pathlib import Path
 import pytest
 
 from engine.comm.signatures import PARTIAL, REPLICATED, Signature, split
+from tests.support.predict.operators import ATTENTION, DATA, NORM, POINTWISE, PRODUCT, SUM, total_cost
 from tuning.predict.placement.signatures.assignment import cheapest
 from tuning.predict.placement.signatures.boxing import Axis
 from tuning.predict.placement.signatures.operators import (
-    ATTENTION,
     COLUMN,
-    DATA,
-    NORM,
-    POINTWISE,
-    PRODUCT,
     ROW,
-    SUM,
     WIDTH,
     Operator,
     OperatorSharding,
     Price,
     choices,
-    total,
 )
 
 TABLE = Path(__file__).parents[5] / "benchmarks" / "data" / "oneflow_matmul_signatures.csv"
@@ -37,7 +31,7 @@ MOST_ON_TWO = 4
 
 def exhaustive(operators: list[Operator], price: Price) -> float:
     every = itertools.product(*(range(len(one.choices)) for one in operators))
-    return min(total(operators, chosen, price) for chosen in every)
+    return min(total_cost(operators, chosen, price) for chosen in every)
 
 
 def drawn(numbers: random.Random, axes: int = 1) -> list[Operator]:
@@ -64,7 +58,7 @@ def test_no_other_choice_of_all_is_cheaper(seed: int, axes: int) -> None:
     operators = drawn(numbers, axes)
     price = Price(tuple(axis(numbers) for _ in range(axes)), 3)
     found = cheapest(operators, price)
-    assert total(operators, found.chosen, price) == pytest.approx(found.cost)
+    assert total_cost(operators, found.chosen, price) == pytest.approx(found.cost)
     assert found.cost == pytest.approx(exhaustive(operators, price))
 
 

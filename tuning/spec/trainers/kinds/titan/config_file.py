@@ -150,9 +150,9 @@ class _Recipe:
             if _function(self._tree, node.func.id) is not None:
                 return {}  # what it makes of its arguments is not known
         found: Settings = {}
-        for one in node.keywords:
-            if one.arg:
-                found |= _section(one.arg, one.value)
+        for keyword in node.keywords:
+            if keyword.arg:
+                found |= _section(keyword.arg, keyword.value)
         return found
 
     def _other(self, name: str) -> Settings:
@@ -170,9 +170,9 @@ def _section(key: str, node: ast.expr) -> Settings:
     """A plain value, or those of a section: ``training=TrainingConfig(steps=10)`` as training.steps."""
     if isinstance(node, ast.Call):
         found: Settings = {}
-        for one in node.keywords:
-            if one.arg:
-                found |= _section(f"{key}.{one.arg}", one.value)
+        for keyword in node.keywords:
+            if keyword.arg:
+                found |= _section(f"{key}.{keyword.arg}", keyword.value)
         return found
     known, value = _plain(node)
     return {key: value} if known else {}

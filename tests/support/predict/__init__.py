@@ -1,0 +1,1 @@
+"""Placements, links and machines that predictions are tried on, and sums that they are held against."""
