@@ -414,10 +414,13 @@ class RunLength:
         if len(moments) == 2:
             pace /= 2
         a_step = pace * self._rank.step_config.batch.global_batch
-        config, period = self._rank.config, round_steps(self._rank.config)
+        config, period, planned = (
+            self._rank.config,
+            round_steps(self._rank.config),
+            self._rank.config.train.steps,
+        )
         due = OverheadSeconds(validation, a_step if save is None else save)
         length = max(step, nearest(config, step, seconds_left, pace, due, period))
-        planned = config.train.steps
         if abs(length - planned) > _LENGTH_SHARE * planned or length - step <= _PACE_STEPS:
             self._rank.control.plan(step, length, period)
 
