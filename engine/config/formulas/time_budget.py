@@ -24,8 +24,8 @@ class OverheadSeconds(NamedTuple):
 
 
 def longest(config: RunConfig, step: int, seconds_left: float, pace: float, due: OverheadSeconds) -> int:
-    """The steps of the longest run that is through in ``seconds_left`` from ``step`` on, at a ``pace`` of so many a sequence,
-    with all that is due until then.
+    """The steps of the longest run that is through in ``seconds_left`` from ``step`` on, at a ``pace`` of so many a
+    sequence, with all that is due until then.
     """
 
     def fits(length: int) -> bool:
