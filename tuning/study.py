@@ -71,13 +71,13 @@ class TrialRunner:
         outcome, summary = execute(config, labels, self._should_stop, self._began)
         if self._interruption.seen and outcome.ending.facts.by_interrupt:
             outcome = replace(outcome, ending=Ending.STOPPED)
-        told = executor.trial_record(trial, outcome, summary, self._journal.state, self._file)
-        told["conditions"] |= self._clock.readings() | self._beside.readings()
-        told["resolved"] = resolved | executor.planned_actions(summary)
+        record = executor.trial_record(trial, outcome, summary, self._journal.state, self._file)
+        record["conditions"] |= self._clock.readings() | self._beside.readings()
+        record["resolved"] = resolved | executor.planned_actions(summary)
         if outcome.ending is Ending.STOPPED:
-            told["by_command"] = self._control.killed.get(trial.number)
-            told["reason"] = self._why_stopped() or outcome.reason
-        return told
+            record["by_command"] = self._control.killed.get(trial.number)
+            record["reason"] = self._why_stopped() or outcome.reason
+        return record
 
     @property
     def _purpose(self) -> str:
@@ -107,8 +107,8 @@ class TrialRunner:
             return "killed by command"
         if self._control.stopping:
             return "the study was stopped by command"
-        seen = self._interruption.seen
-        return f"the study was interrupted ({seen})" if seen else ""
+        signal_name = self._interruption.seen
+        return f"the study was interrupted ({signal_name})" if signal_name else ""
 
 
 #: How a study ends whose space grew: another one goes on.
@@ -141,9 +141,9 @@ def run_study(
     opening = open_study.begin(folder, file, storage)
     heard: int | None = None
     with Interruption() as interruption:  # whoever asks while a study goes over to another one is heard there
-        one = partial(_run, execute, on_update, make_prior, interruption, storage=storage)
+        run_once = partial(_run, execute, on_update, make_prior, interruption, storage=storage)
         while True:
-            document, heard = one(opening, join=join, heard=heard)
+            document, heard = run_once(opening, join=join, heard=heard)
             if document.state != CONTINUED:
                 return document
             opening = open_study.follow(opening, storage)
@@ -164,11 +164,11 @@ def _run(
     """The result of a study, and how many answers in its journal are from before it was started: a study that goes on
     under another name may be paused.
     """
-    kept, folder = open_study.keep(opening, join, heard, storage), opening.folder
-    status_writer = StatusWriter(folder, kept.file, kept.members, on_update)
+    stored, folder = open_study.keep(opening, join, heard, storage), opening.folder
+    status_writer = StatusWriter(folder, stored.file, stored.members, on_update)
     status_writer.state = "interrupted"
     try:
-        study = Study(kept, folder, execute, status_writer, make_prior)
+        study = Study(stored, folder, execute, status_writer, make_prior)
         try:
             study.run(interruption)
         finally:
@@ -176,10 +176,10 @@ def _run(
     finally:
         ended = status_writer.state
         with FileLock(folder / TURN):  # who leaves last says how the study ended
-            status_writer.state = "running" if kept.close() else ended
-            status_writer.show(kept.journal.state)
-            document = status_writer.write_result(kept.journal.state, last=True)
-    return replace(document, state=ended), kept.heard
+            status_writer.state = "running" if stored.close() else ended
+            status_writer.show(stored.journal.state)
+            document = status_writer.write_result(stored.journal.state, last=True)
+    return replace(document, state=ended), stored.heard
 
 
 class Study:
@@ -187,7 +187,7 @@ class Study:
 
     def __init__(
         self,
-        kept: StudyStorage,
+        storage: StudyStorage,
         folder: Path,
         execute: Execute,
         status_writer: StatusWriter,
@@ -196,14 +196,14 @@ class Study:
         from tuning.controllers.optuna_exporter import OptunaExporter
         from tuning.search.proposer import Proposer
 
-        file, self._journal, self._members = kept.file, kept.journal, kept.members
+        file, self._journal, self._members = storage.file, storage.journal, storage.members
         self._folder, self._execute, self._status_writer = folder, execute, status_writer
-        self.control = Control(folder, file, kept.journal, kept.heard)
+        self.control = Control(folder, file, storage.journal, storage.heard)
         encoding = Encoding(file.search_space)
         prior = make_prior(file.search_space) if make_prior else None
-        self._proposer = Proposer(file, kept.journal, encoding, prior, len(kept.members.others()))
+        self._proposer = Proposer(file, storage.journal, encoding, prior, len(storage.members.others()))
         status_writer.predictions = self._proposer.predictions
-        self._exporter = OptunaExporter(folder, encoding, kept, status_writer, self.control)
+        self._exporter = OptunaExporter(folder, encoding, storage, status_writer, self.control)
 
     @property
     def _file(self) -> StudyFile:
@@ -230,13 +230,13 @@ class Study:
         while not interruption.seen:
             try:
                 self.control.poll()
-                found = self._next()
-                if isinstance(found, Trial):
-                    self._measure(found, interruption)
-                elif found in ("ended", CONTINUED):
-                    return found
-                elif found != "again":
-                    self._idle(found, interruption)
+                reason = self._next()
+                if isinstance(reason, Trial):
+                    self._measure(reason, interruption)
+                elif reason in ("ended", CONTINUED):
+                    return reason
+                elif reason != "again":
+                    self._idle(reason, interruption)
             except UnreachableError as problem:
                 self._wait_for_journal(problem, interruption)
             except EndOfSearchError as problem:
@@ -291,13 +291,13 @@ class Study:
         for trial in self._journal.state.under_way:
             if self._members.may_be_gone(trial.lease):
                 home = self._folder.parent.parent
-                found = executor.orphan_record(trial, home, self._journal.state, self._file)
-                self._journal.append("tell", number=trial.number, **found)
+                record = executor.orphan_record(trial, home, self._journal.state, self._file)
+                self._journal.append("tell", number=trial.number, **record)
 
-    def _idle(self, found: str, interruption: Interruption) -> None:
+    def _idle(self, reason: str, interruption: Interruption) -> None:
         """Paused, or waiting for other controllers: until the journal changes, or it is time to look again."""
         state, phase = "running", coordination.phase(self._journal.state)
-        if found == "paused":
+        if reason == "paused":
             state, phase = "paused", self._status_writer.phase
         if (self._status_writer.state, self._status_writer.phase) != (state, phase):
             self._status_writer.state, self._status_writer.phase = state, phase
@@ -331,9 +331,15 @@ class Study:
             why, details = draw.why or step.why, step.details | turned
             step = replace(step, source=draw.source, why=why, details=details)
         number = self._journal.state.next_number
-        known = {"number": number, "config": point, "params": params, "source": step.source, "why": step.why}
+        proposal = {
+            "number": number,
+            "config": point,
+            "params": params,
+            "source": step.source,
+            "why": step.why,
+        }
         more = {"skipped_illegal": skipped, "attempt": 0} | step.details
-        self._journal.append("proposal", **known, **more)
+        self._journal.append("proposal", **proposal, **more)
         self._journal.append("lease", number=number, **open_study.lease())
         return self._trial(number)
 
@@ -350,17 +356,19 @@ class Study:
         self._status_writer.show_others(self._journal.state)
         self._status_writer.show(self._journal.state, trial)
         started = time.monotonic()
-        one = TrialRunner(trial, self._file, self._journal, self.control, self._status_writer, interruption)
+        runner = TrialRunner(
+            trial, self._file, self._journal, self.control, self._status_writer, interruption
+        )
         try:
-            told = one.run(self._execute)
+            record = runner.run(self._execute)
         except KeyboardInterrupt:
             interruption.seen = interruption.seen or "SIGINT"
             run = self._trial(trial.number).run
-            told = {"run": run, "outcome": Ending.STOPPED.value, "reason": "interrupted"}
+            record = {"run": run, "outcome": Ending.STOPPED.value, "reason": "interrupted"}
         except (InputError, EndOfTrialsError):
             self._journal.append("withdrawn", number=trial.number)
             raise
-        self._journal.append("tell", number=trial.number, seconds=time.monotonic() - started, **told)
+        self._journal.append("tell", number=trial.number, seconds=time.monotonic() - started, **record)
         self._search_on(self._trial(trial.number))
         self.control.poll(at_once=True)  # what the trial itself asked for holds for the next one
         self._follow_up(trial.number)
@@ -380,6 +388,6 @@ class Study:
         self._status_writer.refresh_result(self._journal.state)
 
     def _trial(self, number: int) -> Trial:
-        found = self._journal.state.trial(number)
-        assert found is not None
-        return found
+        trial = self._journal.state.trial(number)
+        assert trial is not None
+        return trial

@@ -401,9 +401,9 @@ class RunLength:
     def _plan(self, step: int, validation: float, save: float | None) -> None:
         assert self._seconds is not None
         moments = list(self._moments)[1:] if len(self._moments) <= _PACE_STEPS else list(self._moments)
-        seconds_left = self._began + self._seconds - time.monotonic()
+        remaining = self._began + self._seconds - time.monotonic()
         if len(moments) < 2:  # the first step makes what the others find, and tells no pace
-            if seconds_left <= validation:
+            if remaining <= validation:
                 self._rank.control.plan(step, step, round_steps(self._rank.config))
             return
         sequences = moments[-1].sequences - moments[0].sequences
@@ -414,13 +414,9 @@ class RunLength:
         if len(moments) == 2:
             pace /= 2
         a_step = pace * self._rank.step_config.batch.global_batch
-        config, period, planned = (
-            self._rank.config,
-            round_steps(self._rank.config),
-            self._rank.config.train.steps,
-        )
+        config, period = self._rank.config, round_steps(self._rank.config)
         due = OverheadSeconds(validation, a_step if save is None else save)
-        length = max(step, nearest(config, step, seconds_left, pace, due, period))
+        length, planned = max(step, nearest(config, step, remaining, pace, due, period)), config.train.steps
         if abs(length - planned) > _LENGTH_SHARE * planned or length - step <= _PACE_STEPS:
             self._rank.control.plan(step, length, period)
 

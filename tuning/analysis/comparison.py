@@ -40,8 +40,8 @@ class Spread:
         """The standard deviation, with what is ``assumed`` of it as long as little was seen: the mean of both
         variances, weighted by their degrees of freedom.
         """
-        seen = self.variance * self.degrees
-        return math.sqrt((seen + _ASSUMED_DEGREES * assumed**2) / (self.degrees + _ASSUMED_DEGREES))
+        own_squares = self.variance * self.degrees
+        return math.sqrt((own_squares + _ASSUMED_DEGREES * assumed**2) / (self.degrees + _ASSUMED_DEGREES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,13 @@ class Comparison:
     in_turns: bool = False
 
 
-def compare(one: Sequence[float], other: Sequence[float], seed: int) -> Comparison:
+def compare(first: Sequence[float], second: Sequence[float], seed: int) -> Comparison:
     """Two configurations by the rounds of one run each; without intervals where a run gives but one value. ``seed`` is
     that of the resampling.
     """
-    found = [_of_rate(tuple(run), seed) for run in (one, other)]
-    middles = [math.log(_rate(run)) for run in (one, other)]
-    errors = [math.inf if variance is None else math.sqrt(variance) for variance in found]
+    interval_of_rates = [_of_rate(tuple(run), seed) for run in (first, second)]
+    middles = [math.log(_rate(run)) for run in (first, second)]
+    errors = [math.inf if variance is None else math.sqrt(variance) for variance in interval_of_rates]
     apart, error = middles[0] - middles[1], math.hypot(*errors)
     sure = NormalDist().cdf(apart / error) if 0 < error < math.inf else None
     ratio = interval(apart, NORMAL * error)
@@ -92,7 +92,7 @@ def compare_runs(one: Runs, other: Runs, seed: int) -> Comparison:
     middles = [float(log_rates(runs).mean()) for runs in (one, other)]
     reach = student(LEVEL, strays.degrees) * math.sqrt(strays.variance)
     halves = [reach / math.sqrt(len(runs)) for runs in (one, other)]
-    first, second = (interval(*each) for each in zip(middles, halves, strict=True))
+    first, second = (interval(*pair) for pair in zip(middles, halves, strict=True))
     ratio = interval(middles[0] - middles[1], math.hypot(*halves))
     return Comparison(first, second, ratio, repeated=True, verdict=verdict(ratio, margin=0.0))
 

@@ -41,7 +41,7 @@ def run_conditions(summary: RunSummary, processors: int | None = None) -> dict[s
     What others took is what was busy without the ranks' own processor time, of a host that holds all ranks; a
     hypervisor that gives time to others (steal) counts as busy, too.
     """
-    known: dict[str, float | None] = _of_gpus(summary)
+    readings: dict[str, float | None] = _of_gpus(summary)
     cores = processors or os.cpu_count() or 0
     if (
         len(summary.hosts) == 1
@@ -51,21 +51,21 @@ def run_conditions(summary: RunSummary, processors: int | None = None) -> dict[s
     ):
         step = summary.step_seconds.mean or summary.step_seconds.median
         busy = summary.hosts[0].cpu_fraction
-        own = summary.cpu_seconds_per_step / (step * cores)
-        known["others_share"] = None if busy is None else max(0.0, busy - own)
-    return {name: float(value) for name, value in known.items() if value is not None}
+        cores_used = summary.cpu_seconds_per_step / (step * cores)
+        readings["others_share"] = None if busy is None else max(0.0, busy - cores_used)
+    return {name: float(value) for name, value in readings.items() if value is not None}
 
 
 def _of_gpus(summary: RunSummary) -> dict[str, float | None]:
     used = [row for row in summary.gpus if row.ranks is None or row.ranks]
     clocks = [row.sm_clock_mhz for row in used if row.sm_clock_mhz is not None]
     heat = [row.max_temperature_celsius for row in used if row.max_temperature_celsius is not None]
-    held = [max((share for why, share in row.throttled.items() if why not in CHOSEN), default=0.0)
+    throttled = [max((share for why, share in row.throttled.items() if why not in CHOSEN), default=0.0)
             for row in used if row.samples]  # fmt: skip
     return {
         "sm_clock_mhz": sum(clocks) / len(clocks) if clocks else None,
         "gpu_celsius": max(heat, default=None),
-        "throttled_share": max(held, default=None),
+        "throttled_share": max(throttled, default=None),
     }
 
 
@@ -73,16 +73,16 @@ def differences(
     first: Sequence[Conditions], second: Sequence[Conditions], names: tuple[str, str]
 ) -> list[str]:
     """One line for each reading in which the runs of two arms differ by more than is good for comparing them."""
-    found = []
+    lines = []
     for key, rule in RULES.items():
         means = [_mean(arm, key) for arm in (first, second)]
-        one, other = means
-        if one is None or other is None:
+        first_mean, second_mean = means
+        if first_mean is None or second_mean is None:
             continue
-        apart = abs(one - other) / (max(one, other, 1e-9) if rule.relative else 1.0)
+        apart = abs(first_mean - second_mean) / (max(first_mean, second_mean, 1e-9) if rule.relative else 1.0)
         if apart > rule.threshold:
-            found.append(_line(rule, apart, (one, other), names))
-    return found
+            lines.append(_line(rule, apart, (first_mean, second_mean), names))
+    return lines
 
 
 def _mean(arm: Sequence[Conditions], key: str) -> float | None:
@@ -92,5 +92,5 @@ def _mean(arm: Sequence[Conditions], key: str) -> float | None:
 
 def _line(rule: Rule, apart: float, means: tuple[float, float], names: tuple[str, str]) -> str:
     size = f"{100 * apart:.0f} %" if rule.relative else f"{rule.scale * apart:.0f} {rule.unit}"
-    one, other = (f"{rule.scale * mean:,.0f} {rule.unit}" for mean in means)
-    return f"{rule.what} differed by {size} ({one} in {names[0]}, {other} in {names[1]}): measure again"
+    first, second = (f"{rule.scale * mean:,.0f} {rule.unit}" for mean in means)
+    return f"{rule.what} differed by {size} ({first} in {names[0]}, {second} in {names[1]}): measure again"

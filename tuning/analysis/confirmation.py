@@ -82,10 +82,10 @@ class ConfirmationResult:
         """The fastest beside another one."""
         return self.compare_arms(self.fastest, other)
 
-    def compare_arms(self, one: Arm, other: Arm) -> Comparison:
+    def compare_arms(self, first: Arm, second: Arm) -> Comparison:
         """Two arms, over the rounds that both had."""
-        lead = paired_comparison.lead(one.logs, other.logs, self.error)
-        better, baseline = (interval_of_runs(list(arm.logs.values())) for arm in (one, other))
+        lead = paired_comparison.lead(first.logs, second.logs, self.error)
+        better, baseline = (interval_of_runs(list(arm.logs.values())) for arm in (first, second))
         return Comparison(
             better,
             baseline,
@@ -127,8 +127,8 @@ def _arms(state: StudyState, file: StudyFile) -> tuple[Trial, ...]:
         return ()
     first = best if state.spared else baseline or best
     others = () if best.config == first.config else (best,)
-    found = (first, *others, *_runners_up(searched, file, stands))
-    return found if len(found) > 1 else ()
+    compared = (first, *others, *_runners_up(searched, file, stands))
+    return compared if len(compared) > 1 else ()
 
 
 def _drop_violations(
@@ -159,11 +159,11 @@ def next_window(state: StudyState, file: StudyFile) -> Window | None:
     if decided:
         return None
     turn = contenders if number % 2 == 0 else contenders[::-1]
-    left = [trial for trial in turn if number not in runs[trial.number]]
-    costs = sum(cost(state, file, trial) for trial in left)
+    unmeasured = [trial for trial in turn if number not in runs[trial.number]]
+    costs = sum(cost(state, file, trial) for trial in unmeasured)
     if used_budget(state, file) + costs > budget_of_windows(state, file) + 1e-9:
         return None
-    return Window(left[0], number, window_steps(state, file, left[0]), tuple(left))
+    return Window(unmeasured[0], number, window_steps(state, file, unmeasured[0]), tuple(unmeasured))
 
 
 def budget_of_windows(state: StudyState, file: StudyFile) -> float:
@@ -191,15 +191,15 @@ def window_steps(state: StudyState, file: StudyFile, trial: Trial) -> int | None
     """
     if file.aim.objective.single or file.in_time:
         return None
-    known = state.cache("window steps", file.config)
-    if trial.number not in known:
+    cached = state.cache("window steps", file.config)
+    if trial.number not in cached:
         config = file.search_space.config(trial.config)
         step = (trial.measures.get("step_seconds") or {}).get("value") or 0.0
         lost = overhead_seconds(state) / step if step else 0.0
         first, every = least_steps(config, 0), round_steps(config)
         wanted = max(LEAST_STEPS, first + math.ceil(lost))
-        known[trial.number] = first + every * math.ceil(wanted / every)
-    steps: int = known[trial.number]
+        cached[trial.number] = first + every * math.ceil(wanted / every)
+    steps: int = cached[trial.number]
     return steps if steps < trial_steps(state, file, trial) else None
 
 
@@ -207,30 +207,30 @@ def trial_steps(state: StudyState, file: StudyFile, trial: Trial) -> int:
     """Those of a whole run of it: with a time, those that it had."""
     if file.config.train.known_steps is None and trial.steps:
         return trial.steps
-    known = state.cache("trial steps", file.config)
-    if trial.number not in known:
-        known[trial.number] = rounds.lengthen_config(file.search_space.config(trial.config)).train.steps
-    steps: int = known[trial.number]
+    cached = state.cache("trial steps", file.config)
+    if trial.number not in cached:
+        cached[trial.number] = rounds.lengthen_config(file.search_space.config(trial.config)).train.steps
+    steps: int = cached[trial.number]
     return steps
 
 
 def overhead_seconds(state: StudyState) -> float:
     """What a trial takes beside its steps: the median over the search, 0 where that is not known."""
-    found = [
+    overheads = [
         trial.seconds - trial.steps * step
         for trial in leaderboard.measured_trials(_search(state))
         if (step := (trial.measures.get("step_seconds") or {}).get("value"))
     ]
-    return max(0.0, median(found)) if found else 0.0
+    return max(0.0, median(overheads)) if overheads else 0.0
 
 
 def promote_winner(
-    stands: leaderboard.Leaderboard, found: ConfirmationResult | None
+    stands: leaderboard.Leaderboard, result: ConfirmationResult | None
 ) -> leaderboard.Leaderboard:
     """The best is who was the fastest when measured again, the runner-up the fastest other one of the search."""
-    if found is None:
+    if result is None:
         return stands
-    best = found.fastest.trial
+    best = result.fastest.trial
     others = (trial for trial in stands.ranked if trial.config != best.config)
     return replace(stands, best=best, runner_up=next(others, None))
 
@@ -252,7 +252,7 @@ def confirmation_of(state: StudyState, file: StudyFile) -> ConfirmationResult | 
         runs = {trial.number: _by_round(leaderboard.confirmations(state, trial)) for trial in chosen}
     contenders, number, _ = _round_state(state, file, runs)
     ended = number or 1  # windows of a round that is not over count for nobody
-    found = {
+    arms_by_number = {
         trial.number: Arm(trial, valued)
         for trial in chosen
         if (valued := _runs_with_value(runs[trial.number], ended))
@@ -263,24 +263,24 @@ def confirmation_of(state: StudyState, file: StudyFile) -> ConfirmationResult | 
     if (
         yardstick is None
         or best is None
-        or len(found) < 2
-        or not {yardstick.number, best.number} <= found.keys()
+        or len(arms_by_number) < 2
+        or not {yardstick.number, best.number} <= arms_by_number.keys()
     ):
         return None
-    left = [found[trial.number] for trial in contenders if trial.number in found]
+    arms_left = [arms_by_number[trial.number] for trial in contenders if trial.number in arms_by_number]
     able = [
         arm
-        for arm in left
+        for arm in arms_left
         if number - 1 in arm.windows and leaderboard.satisfies_constraints(state, arm.trial, file)
     ]
-    fastest = max(able or found.values(), key=lambda arm: arm.speed)
+    fastest = max(able or arms_by_number.values(), key=lambda arm: arm.speed)
     return ConfirmationResult(
-        arms=tuple(found.values()),
-        baseline=found[yardstick.number],
+        arms=tuple(arms_by_number.values()),
+        baseline=arms_by_number[yardstick.number],
         fastest=fastest,
         error=_error(chosen),
         margin=file.equal_within,
-        contenders=tuple(left),
+        contenders=tuple(arms_left),
         plain=plain,
     )
 
@@ -324,21 +324,21 @@ class _ArmHistory:
         """The mean logarithm of its values up to this round."""
         return fmean(self._logs[number][: place + 1])
 
-    def lead(self, one: int, other: int, place: int) -> Lead:
+    def lead(self, first: int, second: int, place: int) -> Lead:
         """Of one arm before another one, after this round."""
-        if (one, other) not in self._leads:
-            pairs = zip(self._logs[one], self._logs[other], strict=False)
+        if (first, second) not in self._leads:
+            pairs = zip(self._logs[first], self._logs[second], strict=False)
             mine, theirs = zip(*pairs, strict=True)
-            self._leads[one, other] = paired_comparison.leads(mine, theirs, self._error)
-        return self._leads[one, other][place]
+            self._leads[first, second] = paired_comparison.leads(mine, theirs, self._error)
+        return self._leads[first, second][place]
 
 
 def _first_logs(windows: Windows) -> list[float]:
     """Logarithms of the values of the rounds from the first on, as long as each has one."""
-    found: list[float] = []
-    while (run := windows.get(len(found))) is not None and run.value:
-        found.append(math.log(run.value))
-    return found
+    logs: list[float] = []
+    while (run := windows.get(len(logs))) is not None and run.value:
+        logs.append(math.log(run.value))
+    return logs
 
 
 def _in_question(
@@ -359,8 +359,8 @@ def _in_question(
         for number in compared - {fastest}
         if course.lead(fastest, number, last).verdict(file.equal_within) == "undecided"
     }
-    kept = wanted | {fastest, yardstick} if wanted else set()
-    return tuple(trial for trial in valued if trial.number in kept)
+    questioned = wanted | {fastest, yardstick} if wanted else set()
+    return tuple(trial for trial in valued if trial.number in questioned)
 
 
 def _search(state: StudyState) -> StudyState:
@@ -370,8 +370,8 @@ def _search(state: StudyState) -> StudyState:
     last = _last_search_number(state)
     if not state.trials or state.trials[-1].number <= last:
         return state
-    kept = tuple(trial for trial in state.trials if trial.number <= last or trial.checks_loss)
-    return replace(state, trials=kept)
+    trials = tuple(trial for trial in state.trials if trial.number <= last or trial.checks_loss)
+    return replace(state, trials=trials)
 
 
 def _last_search_number(state: StudyState) -> int:
@@ -399,7 +399,7 @@ def _fresh(state: StudyState, trial: Trial) -> list[Trial]:
     """
     last, host = _last_search_number(state), _host(_newest(state))
     again = [again for again in leaderboard.confirmations(state, trial) if again.number > last]
-    return [each for each in again if _host(each) == host]
+    return [window for window in again if _host(window) == host]
 
 
 def _newest(state: StudyState) -> Trial | None:
@@ -411,23 +411,23 @@ def _host(trial: Trial | None) -> str | None:
 
 
 def _runners_up(state: StudyState, file: StudyFile, stands: leaderboard.Leaderboard) -> list[Trial]:
-    best, left = stands.best, file.confirm_runners_up or 0
-    taken = [trial.config for trial in (stands.best, stands.baseline) if trial]
+    best, count = stands.best, file.confirm_runners_up or 0
+    excluded = [trial.config for trial in (stands.best, stands.baseline) if trial]
     spread = early_stop.run_spread(state, (file.races or early_stop.ASSUMED).spread)
     least = _ends(state, best, spread) if best else None
-    found: list[Trial] = []
+    runners_up: list[Trial] = []
     for trial in stands.ranked if least else ():
-        if len(found) == left:
+        if len(runners_up) == count:
             break
-        if trial.outcome != "completed" or trial.config in taken:
+        if trial.outcome != "completed" or trial.config in excluded:
             continue
         if best and live_comparison.ranks(file) and _loses_more(trial, best, file):
             continue  # that it is faster is known, and not enough
         ends = _ends(state, trial, spread)
         if ends and least and ends[1] >= least[0]:
-            found.append(trial)
-            taken.append(trial.config)
-    return found
+            runners_up.append(trial)
+            excluded.append(trial.config)
+    return runners_up
 
 
 def _loses_more(trial: Trial, best: Trial, file: StudyFile) -> bool:
@@ -438,12 +438,12 @@ def _loses_more(trial: Trial, best: Trial, file: StudyFile) -> bool:
 
 def _ends(state: StudyState, trial: Trial, spread: float) -> tuple[float, float] | None:
     """Of the logarithm of a trial's value, with how far runs stray and the leader did; None of a single sample."""
-    known = state.cache("interval")
-    if trial.number not in known:
+    cached = state.cache("interval")
+    if trial.number not in cached:
         several = len(trial.samples) > 1
-        known[trial.number] = early_stop.interval(trial.samples, LEVEL) if several else None
-    if known[trial.number] is None:
+        cached[trial.number] = early_stop.interval(trial.samples, LEVEL) if several else None
+    if cached[trial.number] is None:
         return None
-    middle, half = known[trial.number]
+    middle, half = cached[trial.number]
     reach, moved = float(np.hypot(half, NORMAL * spread)), math.log(trial.leader_level or 1.0)
     return middle - reach + min(0.0, moved), middle + reach + max(0.0, moved)

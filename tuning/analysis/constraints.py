@@ -62,8 +62,8 @@ def constraint_checks(
     constraints: Constraints | None, measures: Mapping[str, Mapping[str, Any]]
 ) -> list[ConstraintCheck]:
     """Every constraint beside what one run measured."""
-    given = constraints.bounds() if constraints else {}
-    return [_check(name, bound, measures.get(BOUNDS[name].measure) or {}) for name, bound in given.items()]
+    bounds = constraints.bounds() if constraints else {}
+    return [_check(name, bound, measures.get(BOUNDS[name].measure) or {}) for name, bound in bounds.items()]
 
 
 def check_runs(
@@ -76,19 +76,19 @@ def check_runs(
     if constraints is None or not constraints.bounds():
         return []
     mean = {bound.measure: _mean(runs, bound.measure) for bound in BOUNDS.values() if not bound.always}
-    found = [constraint_checks(constraints, run | mean) for run in map(dict, runs)]
-    return [max(each, key=_badness) for each in zip(*found, strict=True)]
+    checks_of_runs = [constraint_checks(constraints, run | mean) for run in map(dict, runs)]
+    return [max(checks, key=_badness) for checks in zip(*checks_of_runs, strict=True)]
 
 
 def _mean(runs: Sequence[Mapping[str, Mapping[str, Any]]], measure: str) -> dict[str, Any]:
-    known = [run.get(measure) or {} for run in runs]
-    values = [each["value"] for each in known if each.get("value") is not None]
-    return {"value": fmean(values)} if values else dict(known[0])
+    measured = [run.get(measure) or {} for run in runs]
+    values = [document["value"] for document in measured if document.get("value") is not None]
+    return {"value": fmean(values)} if values else dict(measured[0])
 
 
-def violations(found: Sequence[ConstraintCheck]) -> dict[str, float]:
+def violations(checks: Sequence[ConstraintCheck]) -> dict[str, float]:
     """What the sampler is told: above 0 is broken."""
-    return dict(_violation(one) for one in found)
+    return dict(_violation(check) for check in checks)
 
 
 def is_about(name: str) -> bool:
@@ -96,9 +96,9 @@ def is_about(name: str) -> bool:
     return name.removesuffix(_UNDECIDED) in BOUNDS
 
 
-def broken_constraints(found: Sequence[ConstraintCheck]) -> str:
+def broken_constraints(checks: Sequence[ConstraintCheck]) -> str:
     """What is not kept, and by how much; empty if all is."""
-    return "; ".join(one.reason for one in found if one.state != "satisfied")
+    return "; ".join(check.reason for check in checks if check.state != "satisfied")
 
 
 def _check(name: str, bound: float, measure: Mapping[str, Any]) -> ConstraintCheck:
@@ -124,14 +124,14 @@ def _violation_text(violation: float, name: str) -> str:
     return f"missed by {text(100 * violation)} % {of}"
 
 
-def _violation(one: ConstraintCheck) -> tuple[str, float]:
-    if one.violation is None:
-        return f"{one.name}{_UNDECIDED}", UNDECIDED_VIOLATION
-    return one.name, one.violation
+def _violation(check: ConstraintCheck) -> tuple[str, float]:
+    if check.violation is None:
+        return f"{check.name}{_UNDECIDED}", UNDECIDED_VIOLATION
+    return check.name, check.violation
 
 
-def _badness(one: ConstraintCheck) -> tuple[int, float]:
-    return ["satisfied", "undecided", "violated"].index(one.state), one.violation or 0.0
+def _badness(check: ConstraintCheck) -> tuple[int, float]:
+    return ["satisfied", "undecided", "violated"].index(check.state), check.violation or 0.0
 
 
 def _value_text(value: float, how: Bound) -> str:

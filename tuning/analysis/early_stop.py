@@ -82,11 +82,11 @@ class Steps:
 
 def look_steps(least: int, steps: int) -> tuple[int, ...]:
     """Numbers of measured steps at which to look: ``least``, then doubled, while there is something left to save."""
-    found = []
+    looks = []
     while least < steps - 1:
-        found.append(least)
+        looks.append(least)
         least *= 2
-    return tuple(found)
+    return tuple(looks)
 
 
 def decide(
@@ -116,8 +116,8 @@ def warm_up(steps: Steps) -> int | None:
     """Steps at the start to leave out; None while they have not come to rest. Too few to tell are believed."""
     if len(steps.seconds) < MINIMUM_STEPS:
         return steps.left_out
-    found = warmup_steps(steps.seconds)
-    return None if found is None else max(found, steps.left_out)
+    warmup = warmup_steps(steps.seconds)
+    return None if warmup is None else max(warmup, steps.left_out)
 
 
 def least_of(leader: Leader, spread: float) -> float:
@@ -169,8 +169,8 @@ def tokens_of_step(config: RunConfig) -> int | None:
     """Those of a step as summaries count them in rates; None where nobody knows before a run has ended."""
     if is_decoder(config.model) or config.trainer:
         return config.tokens_per_step
-    found = facts_of(config.model)
-    return None if found is None else config.batch.global_batch * found.tokens
+    facts = facts_of(config.model)
+    return None if facts is None else config.batch.global_batch * facts.tokens
 
 
 class Race:
@@ -214,11 +214,11 @@ class StepRecords:
 
     def steps(self) -> Steps:
         """Wall seconds of each step, the mean over ranks, up to the last one that no rank is missing from."""
-        for tail, seen in zip(self._tails, self._seen, strict=True):
+        for tail, seconds_by_step in zip(self._tails, self._seen, strict=True):
             table = tail.read_new()
-            seen |= {row.step: row for row in table.rows() if isinstance(row, StepSample)}
-        common = sorted(set.intersection(*(set(seen) for seen in self._seen)))
-        rows = [[seen[step] for seen in self._seen] for step in common]
+            seconds_by_step |= {row.step: row for row in table.rows() if isinstance(row, StepSample)}
+        common = sorted(set.intersection(*(set(seconds_by_step) for seconds_by_step in self._seen)))
+        rows = [[seconds_by_step[step] for seconds_by_step in self._seen] for step in common]
         seconds = tuple(
             fmean(row.step_seconds + (row.between_seconds or 0.0) for row in of_step) for of_step in rows
         )
@@ -236,11 +236,11 @@ def race_of(trial: Trial, state: StudyState, file: StudyFile) -> Race:
 
 def rules_of(state: StudyState, file: StudyFile) -> Rules | None:
     """The study's rules; None if it does not race, its trials are too short for it, or a time ends them."""
-    asked, train = file.races, file.config.train
-    looks = look_steps(asked.least_steps, (train.known_steps or 0) - train.warmup) if asked else ()
-    if asked is None or not looks or file.objective not in _BY_STEPS[: 1 if file.turns_work else None]:
+    races, train = file.races, file.config.train
+    looks = look_steps(races.least_steps, (train.known_steps or 0) - train.warmup) if races else ()
+    if races is None or not looks or file.objective not in _BY_STEPS[: 1 if file.turns_work else None]:
         return None
-    return Rules(looks, asked.settle, run_spread(state, asked.spread))
+    return Rules(looks, races.settle, run_spread(state, races.spread))
 
 
 def run_spread(state: StudyState, assumed: float) -> float:
@@ -257,10 +257,10 @@ def leader_of(state: StudyState, file: StudyFile) -> Leader | None:
         return None
     if bool(best.conditions.get("beside")) != (len(select_local(state.under_way)) > 1):
         return None
-    told = {name: (best.measures.get(name) or {}).get("value") for name in (_TOKENS, "step_seconds")}
-    rate = best.value if file.objective == _TOKENS else told[_TOKENS]
+    measured = {name: (best.measures.get(name) or {}).get("value") for name in (_TOKENS, "step_seconds")}
+    rate = best.value if file.objective == _TOKENS else measured[_TOKENS]
     if tokens_of_step(file.config) is None:  # in steps a second, which only steps of as much work compare
-        seconds = told["step_seconds"]
+        seconds = measured["step_seconds"]
         rate = 1 / seconds if seconds and not file.turns_work else None
     scale = rate and rate / (best.value or 1.0)
     return Leader(best.number, tuple(scale * sample for sample in best.samples)) if scale else None

@@ -50,23 +50,23 @@ def wants_retry(state: StudyState, trial: Trial) -> bool:
 
 def counted_trials(state: StudyState) -> list[Trial]:
     """Trials that used up one of the study's trials: ended, not tried again, not a confirmation."""
-    known = state.cache("counted")
-    if None not in known:
+    cached = state.cache("counted")
+    if None not in cached:
         again = retried_trials(state)
         ended = [trial for trial in state.trials if trial.outcome is not None and trial.confirms is None]
-        known[None] = [
+        cached[None] = [
             trial for trial in ended if trial.number not in again and not wants_retry(state, trial)
         ]
-    counted: list[Trial] = known[None]
+    counted: list[Trial] = cached[None]
     return counted
 
 
 def retried_trials(state: StudyState) -> set[int | None]:
     """Numbers of the trials that were tried again."""
-    known = state.cache("retried")
-    if None not in known:
-        known[None] = {trial.retry_of for trial in state.trials}
-    numbers: set[int | None] = known[None]
+    cached = state.cache("retried")
+    if None not in cached:
+        cached[None] = {trial.retry_of for trial in state.trials}
+    numbers: set[int | None] = cached[None]
     return numbers
 
 
@@ -82,15 +82,15 @@ def confirmations(state: StudyState, trial: Trial) -> list[Trial]:
 
 def _confirmations(state: StudyState) -> dict[int, list[Trial]]:
     """By the number of the trial that was measured again."""
-    known = state.cache("confirmations")
-    if None not in known:
+    cached = state.cache("confirmations")
+    if None not in cached:
         again, measured_again = retried_trials(state), dict[int, list[Trial]]()
         for other in state.trials:
             ended = other.confirms is not None and other.outcome is not None and not other.checks_loss
             if ended and other.number not in again and not wants_retry(state, other):
                 measured_again.setdefault(other.confirms or 0, []).append(other)
-        known[None] = measured_again
-    confirmations: dict[int, list[Trial]] = known[None]
+        cached[None] = measured_again
+    confirmations: dict[int, list[Trial]] = cached[None]
     return confirmations
 
 
@@ -101,19 +101,19 @@ def repeats(state: StudyState, trial: Trial) -> list[Trial]:
 
 def repeated_trials(state: StudyState) -> list[Trial]:
     """The trials of the search that have a value and were measured again."""
-    found = (state.trial(number) for number in sorted(_confirmations(state)))
-    return [trial for trial in found if trial and trial.value is not None and trial.confirms is None]
+    repeated = (state.trial(number) for number in sorted(_confirmations(state)))
+    return [trial for trial in repeated if trial and trial.value is not None and trial.confirms is None]
 
 
 def visited_keys(state: StudyState, points: Points) -> set[str]:
     """Keys of every point that was proposed, also as this version would write it; and of what an earlier study measured
     for the same question, except the points of it that are to be measured here first.
     """
-    known = state.cache("visited", (points, len(state.trials)))
-    if None not in known:
+    cached = state.cache("visited", (points, len(state.trials)))
+    if None not in cached:
         proposed = {key for trial in state.trials for key in keys(trial, points)}
-        known[None] = proposed | _inherited_keys(state, points)
-    visited: set[str] = known[None]
+        cached[None] = proposed | _inherited_keys(state, points)
+    visited: set[str] = cached[None]
     return visited
 
 
@@ -134,10 +134,10 @@ def keys(trial: Trial, points: Points) -> frozenset[str]:
 
 def lossy_points(state: StudyState, points: Points) -> int:
     """Trials whose settings change what is computed."""
-    known = state.cache("lossy points", (points, len(state.trials)))
-    if None not in known:
-        known[None] = sum(changes_result(points, trial.config) for trial in state.trials)
-    count: int = known[None]
+    cached = state.cache("lossy points", (points, len(state.trials)))
+    if None not in cached:
+        cached[None] = sum(changes_result(points, trial.config) for trial in state.trials)
+    count: int = cached[None]
     return count
 
 
@@ -164,27 +164,27 @@ def make_leaderboard(state: StudyState, file: StudyFile) -> Leaderboard:
     (:func:`tuning.analysis.live_comparison.ratio_to_baseline`), where what loses less comes before what is as fast. A
     lossy one is the best only if the loss guard was satisfied.
     """
-    known = state.cache("leaderboard", file)
-    if None not in known:
-        known[None] = _make_leaderboard(state, file)
-    stands: Leaderboard = known[None]
+    cached = state.cache("leaderboard", file)
+    if None not in cached:
+        cached[None] = _make_leaderboard(state, file)
+    stands: Leaderboard = cached[None]
     return stands
 
 
 def _make_leaderboard(state: StudyState, file: StudyFile) -> Leaderboard:
-    found = sorted(measured_trials(state), key=lambda trial: (-(trial.value or 0.0), trial.number))
-    baseline = next((trial for trial in found if is_baseline(state, trial)), None)
+    measured = sorted(measured_trials(state), key=lambda trial: (-(trial.value or 0.0), trial.number))
+    baseline = next((trial for trial in measured if is_baseline(state, trial)), None)
     beside = baseline is not None and live_comparison.ranks(file)
     if beside:
-        found.sort(key=lambda trial: (-rank(state, trial, baseline, file), trial.number))
-    ranked = [trial for trial in found if _may_win(state, trial, baseline, file)]
+        measured.sort(key=lambda trial: (-rank(state, trial, baseline, file), trial.number))
+    ranked = [trial for trial in measured if _may_win(state, trial, baseline, file)]
     if beside:  # their intervals are of a step's time
         ranked = _gentlest_first(state, ranked, baseline, file)
     return Leaderboard(
         baseline=baseline,
         best=ranked[0] if ranked else None,
         best_exact=next((trial for trial in ranked if not _lossy(trial, file)), None),
-        fastest_lossy=next((trial for trial in found if _lossy(trial, file)), None),
+        fastest_lossy=next((trial for trial in measured if _lossy(trial, file)), None),
         runner_up=next((trial for trial in ranked[1:] if trial.config != ranked[0].config), None),
         ranked=tuple(ranked),
     )
@@ -199,12 +199,12 @@ def _gentlest_first(
     chosen = ranked[:1]
     while chosen:
         most, best = rank(state, ranked[0], baseline, file), chosen[0]
-        others = (one for one in ranked if loses_less(one, best, file))
-        near = (one for one in others if _at_most(state, one, baseline, file) >= most)
+        others = (trial for trial in ranked if loses_less(trial, best, file))
+        near = (trial for trial in others if _at_most(state, trial, baseline, file) >= most)
         if (other := next(near, None)) is None:
             break
         chosen = [other]
-    return chosen + [one for one in ranked if one not in chosen]
+    return chosen + [trial for trial in ranked if trial not in chosen]
 
 
 def _at_most(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> float:
@@ -212,13 +212,13 @@ def _at_most(state: StudyState, trial: Trial, baseline: Trial | None, file: Stud
     what losing less is worth.
     """
     over, most, lossy = trial.leader_ratio, trial.leader_ratio_high, _lossy(trial, file)
-    told = most / over if over and most is not None and lossy else 1.0
-    return rank(state, trial, baseline, file) * max(told, 1 + file.equal_within) * (1 + GENTLER * lossy)
+    limit = most / over if over and most is not None and lossy else 1.0
+    return rank(state, trial, baseline, file) * max(limit, 1 + file.equal_within) * (1 + GENTLER * lossy)
 
 
-def loses_less(one: Trial, other: Trial, file: StudyFile) -> bool:
+def loses_less(trial: Trial, other: Trial, file: StudyFile) -> bool:
     """Whether it is exact beside a lossy one, or loses less by the same methods."""
-    mine, theirs = (file.search_space.base_values | trial.config for trial in (one, other))
+    mine, theirs = (file.search_space.base_values | trial.config for trial in (trial, other))
     if not is_lossy(theirs) or not is_lossy(mine):
         return is_lossy(theirs)
     return loses_as_much(theirs, mine) and not loses_alike(theirs, mine)
@@ -250,7 +250,7 @@ def _last_loss(state: StudyState, trial: Trial, file: StudyFile) -> Trial:
     space = file.search_space
     mine = space.base_values | trial.config
     later = [check for check in loss_checks(state) if check.number >= trial.number]
-    same = [one for one in later if loses_alike(space.base_values | one.config, mine)]
+    same = [trial_ for trial_ in later if loses_alike(space.base_values | trial_.config, mine)]
     return same[-1] if same else trial
 
 
@@ -258,8 +258,8 @@ def is_ruled_out(state: StudyState, trial: Trial, file: StudyFile) -> bool:
     """Whether a check found that what loses as this trial does learns too little."""
     last = _last_loss(state, trial, file)
     learned = learning(last, last.validation_loss, last.reference_loss, last.steps)
-    found = judge(last.validation_loss, last.reference_loss, last.steps, file.guard, learned)
-    return last.checks_loss and found.state == "violated"
+    judged = judge(last.validation_loss, last.reference_loss, last.steps, file.guard, learned)
+    return last.checks_loss and judged.state == "violated"
 
 
 def trials_wanted(state: StudyState, file: StudyFile) -> int:
@@ -292,16 +292,16 @@ def forbidden_trials(state: StudyState, file: StudyFile) -> list[Trial]:
     """Measured lossy trials that the loss guard forbids. None where the loss is what is aimed at."""
     if file.in_time or file.target_loss is not None:
         return []
-    known = state.cache("forbidden trials", file)
-    if None not in known:
-        found = measured_trials(state)
-        baseline = next((trial for trial in found if is_baseline(state, trial)), None)
-        known[None] = [
+    cached = state.cache("forbidden trials", file)
+    if None not in cached:
+        measured = measured_trials(state)
+        baseline = next((trial for trial in measured if is_baseline(state, trial)), None)
+        cached[None] = [
             trial
-            for trial in found
+            for trial in measured
             if _lossy(trial, file) and loss_verdict(state, trial, baseline, file).state == "violated"
         ]
-    losers: list[Trial] = known[None]
+    losers: list[Trial] = cached[None]
     return losers
 
 
@@ -311,36 +311,39 @@ def _lossy(trial: Trial, file: StudyFile) -> bool:
 
 def may_win(state: StudyState, file: StudyFile) -> list[Trial]:
     """Measured trials that meet every constraint, in all of their runs, and the loss guard."""
-    found = measured_trials(state)
-    baseline = next((trial for trial in found if is_baseline(state, trial)), None)
-    return [trial for trial in found if _may_win(state, trial, baseline, file)]
+    measured = measured_trials(state)
+    baseline = next((trial for trial in measured if is_baseline(state, trial)), None)
+    return [trial for trial in measured if _may_win(state, trial, baseline, file)]
 
 
 def limits(state: StudyState, trial: Trial, file: StudyFile) -> list[ConstraintCheck]:
     """The study's constraints beside a trial and its re-measurements."""
-    known = state.cache("limits", file.constraints)
-    if trial.number not in known:
+    cached = state.cache("limits", file.constraints)
+    if trial.number not in cached:
         runs = [trial, *(again for again in confirmations(state, trial) if again.value is not None)]
-        known[trial.number] = check_runs(file.constraints, [run.measures for run in runs])
-    found: list[ConstraintCheck] = known[trial.number]
-    return found
+        cached[trial.number] = check_runs(file.constraints, [run.measures for run in runs])
+    checks: list[ConstraintCheck] = cached[trial.number]
+    return checks
 
 
 def satisfies_constraints(state: StudyState, trial: Trial, file: StudyFile) -> bool:
     """Whether a trial and its re-measurements keep every constraint of the study."""
-    known = state.cache("keeps", file.constraints)
-    if trial.number not in known:
-        known[trial.number] = all(limit.state == "satisfied" for limit in limits(state, trial, file))
-    found: bool = known[trial.number]
-    return found
+    cached = state.cache("keeps", file.constraints)
+    if trial.number not in cached:
+        cached[trial.number] = all(limit.state == "satisfied" for limit in limits(state, trial, file))
+    satisfied: bool = cached[trial.number]
+    return satisfied
 
 
 def _may_win(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> bool:
-    known = state.cache("may win", file)
-    if trial.number not in known:
+    cached = state.cache("may win", file)
+    if trial.number not in cached:
         lossy = _lossy(trial, file)
-        known[trial.number] = satisfies_constraints(state, trial, file) and (lossy or _feasible(trial)), lossy
-    may, lossy = known[trial.number]
+        cached[trial.number] = (
+            satisfies_constraints(state, trial, file) and (lossy or _feasible(trial)),
+            lossy,
+        )
+    may, lossy = cached[trial.number]
     return may and (not lossy or loss_verdict(state, trial, baseline, file).state == "satisfied")
 
 
@@ -351,26 +354,26 @@ def _feasible(trial: Trial) -> bool:
 
 def pareto_front(trials: Sequence[Trial], aims: Sequence[Aim]) -> list[Trial]:
     """The trials that are not dominated, the best by the first aim first; what is not measured in full is left out."""
-    known = [(trial, point) for trial in trials if (point := _measured_aims(trial, aims)) is not None]
-    points = [point for _, point in known]
-    found = [
-        (trial, point) for trial, point in known if not any(_dominates(other, point) for other in points)
+    measured = [(trial, point) for trial in trials if (point := _measured_aims(trial, aims)) is not None]
+    points = [point for _, point in measured]
+    front = [
+        (trial, point) for trial, point in measured if not any(_dominates(other, point) for other in points)
     ]
     return [
-        trial for trial, _ in sorted(found, key=lambda one: ([-value for value in one[1]], one[0].number))
+        trial for trial, _ in sorted(front, key=lambda item: ([-value for value in item[1]], item[0].number))
     ]
 
 
 def _measured_aims(trial: Trial, aims: Sequence[Aim]) -> tuple[float, ...] | None:
     """What a trial measured of each aim, larger being better; None if one of them is not known."""
-    found = [(aim, (trial.measures.get(aim.name) or {}).get("value")) for aim in aims]
-    kept = tuple(aim.to_stored(value) for aim, value in found if value)
-    return kept if len(kept) == len(found) else None
+    values = [(aim, (trial.measures.get(aim.name) or {}).get("value")) for aim in aims]
+    stored = tuple(aim.to_stored(value) for aim, value in values if value)
+    return stored if len(stored) == len(values) else None
 
 
-def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+def _dominates(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
     """Whether a point is nowhere worse than another one, and somewhere better."""
-    return all(mine >= theirs for mine, theirs in zip(one, other, strict=True)) and one != other
+    return all(mine >= theirs for mine, theirs in zip(first, second, strict=True)) and first != second
 
 
 def pareto_note(aims: Sequence[Aim]) -> str:

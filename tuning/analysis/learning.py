@@ -51,21 +51,23 @@ class StartingPoint(Protocol):
     def steps_before(self) -> int | None: ...
 
 
-def learning(began: StartingPoint, own: float | None, exact: float | None, steps: int) -> Learning | None:
-    """Of a window that came to the loss ``own`` where the exact setting came to ``exact``, in as many ``steps``; None
-    where a loss is not known, or the exact one learned too little to tell.
+def learning(
+    began: StartingPoint, own_loss: float | None, exact: float | None, steps: int
+) -> Learning | None:
+    """Of a window that came to the loss ``own_loss`` where the exact setting came to ``exact``, in as many ``steps``;
+    None where a loss is not known, or the exact one learned too little to tell.
     """
     start, steps_before = began.loss_before, began.steps_before
-    if start is None or own is None or exact is None or steps_before is None or steps < 1:
+    if start is None or own_loss is None or exact is None or steps_before is None or steps < 1:
         return None
-    if not all(map(math.isfinite, (start, own, exact))) or min(start, own, exact) <= 0:
+    if not all(map(math.isfinite, (start, own_loss, exact))) or min(start, own_loss, exact) <= 0:
         return None
     if start - exact < LEAST_LEARNED * start:
         return None
-    share, before = (start - own) / (start - exact), max(1, steps_before)
+    share, before = (start - own_loss) / (start - exact), max(1, steps_before)
     # Never more than all of it, and no less than was seen.
     lasting = max(share, min(1.0, share + ONE_OFF * start / (start - exact)))
     if lasting < LEAST_SHARE:  # who learns nothing says nothing of the power
         return Learning(share, LEAST_SHARE**-POWER - 1)
-    exponent = max(POWER, math.log(start / own) / math.log((before + steps) / before))
+    exponent = max(POWER, math.log(start / own_loss) / math.log((before + steps) / before))
     return Learning(share, lasting**-exponent - 1)

@@ -31,10 +31,10 @@ def ratio_to_baseline(
     """
     if not trial.value or baseline is None or not baseline.value or not ranks(file):
         return None
-    known = state.cache("over the baseline", baseline.number)
-    if trial.number not in known:
-        known[trial.number] = chain(state, trial, baseline).ratio_to(baseline)
-    over: float = known[trial.number]
+    cached = state.cache("over the baseline", baseline.number)
+    if trial.number not in cached:
+        cached[trial.number] = chain(state, trial, baseline).ratio_to(baseline)
+    over: float = cached[trial.number]
     return over
 
 
@@ -78,10 +78,10 @@ def chain(state: StudyState, trial: Trial, baseline: Trial) -> Chain:
 
 def _leader(state: StudyState, trial: Trial) -> Trial | None:
     """Beside whom it was held: an earlier trial of the search."""
-    found = None if trial.leader_trial is None else state.trial(trial.leader_trial)
-    if found is not None and found.confirms is not None:
-        found = state.trial(found.confirms)
-    return found if found is not None and found.number < trial.number else None
+    leader = None if trial.leader_trial is None else state.trial(trial.leader_trial)
+    if leader is not None and leader.confirms is not None:
+        leader = state.trial(leader.confirms)
+    return leader if leader is not None and leader.number < trial.number else None
 
 
 def _half(trial: Trial) -> float:

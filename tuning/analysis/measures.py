@@ -51,12 +51,15 @@ def measure(summary: RunSummary, aim: Aim) -> Measure | None:
 
 def _of_steps(summary: RunSummary, aim: Aim) -> Measure | None:
     """By the clock alone, of a trainer that told of no tokens."""
-    found = summary.step_seconds
-    if found is None or not found.mean:
+    interval = summary.step_seconds
+    if interval is None or not interval.mean:
         return None
-    low, high = (aim.to_stored(end) if end else None for end in (found.high, found.low))
+    low, high = (aim.to_stored(end) if end else None for end in (interval.high, interval.low))
     return Measure(
-        aim.to_stored(found.mean), low, high, [aim.to_stored(one) for one in _rounds(summary) if one > 0]
+        aim.to_stored(interval.mean),
+        low,
+        high,
+        [aim.to_stored(seconds) for seconds in _rounds(summary) if seconds > 0],
     )
 
 
@@ -70,19 +73,19 @@ def measures(summary: RunSummary, aim: Aim, limit_gib: float | None) -> dict[str
     memory that stayed free. ``aim`` has what the study knows beside the run: the loss to reach, the price.
     """
     aims = [Aim(name, aim.target_loss, aim.currency, aim.per_gpu_hour) for name in KNOWN]
-    found = {aim.name: document(measure(summary, aim), aim, _reason(summary, aim)) for aim in aims}
+    documents = {aim.name: document(measure(summary, aim), aim, _reason(summary, aim)) for aim in aims}
     free = headroom(summary, limit_gib)
     reason = "" if free is not None else "the memory of ranks, or what they have of it, was not recorded"
-    return found | {MEMORY_HEADROOM: {"value": free, "low": None, "high": None, "reason": reason}}
+    return documents | {MEMORY_HEADROOM: {"value": free, "low": None, "high": None, "reason": reason}}
 
 
-def document(found: Measure | None, aim: Aim, reason: str) -> Document:
+def document(measured: Measure | None, aim: Aim, reason: str) -> Document:
     """A measure in the unit of its objective's name."""
-    if found is None:
+    if measured is None:
         return {"value": None, "low": None, "high": None, "reason": reason}
-    ends = aim.natural(found.low), aim.natural(found.high)
+    ends = aim.natural(measured.low), aim.natural(measured.high)
     low, high = ends[::-1] if aim.objective.lower else ends
-    return {"value": aim.natural(found.value), "low": low, "high": high, "reason": ""}
+    return {"value": aim.natural(measured.value), "low": low, "high": high, "reason": ""}
 
 
 def headroom(summary: RunSummary, limit_gib: float | None) -> float | None:
@@ -92,8 +95,8 @@ def headroom(summary: RunSummary, limit_gib: float | None) -> float | None:
     NVML tells of them; one on a CPU its limit, or an equal share of its host's.
     """
     free = [_free(row, _capacity(row, summary, limit_gib)) for row in summary.memory]
-    known = [one for one in free if one is not None]
-    return min(known) if known and len(known) == len(free) == summary.world_size else None
+    bytes_free = [bytes_ for bytes_ in free if bytes_ is not None]
+    return min(bytes_free) if bytes_free and len(bytes_free) == len(free) == summary.world_size else None
 
 
 def free_bytes(summary: RunSummary, limit_gib: float | None) -> float | None:
@@ -107,8 +110,8 @@ def free_bytes(summary: RunSummary, limit_gib: float | None) -> float | None:
 
 
 def _free(row: MemoryRow, capacity: float | None) -> float | None:
-    held = row.peak_bytes + (row.outside_allocator_bytes or 0)
-    return 1 - held / capacity if capacity else None
+    used_bytes = row.peak_bytes + (row.outside_allocator_bytes or 0)
+    return 1 - used_bytes / capacity if capacity else None
 
 
 def _capacity(row: MemoryRow, summary: RunSummary, limit_gib: float | None) -> float | None:
@@ -142,12 +145,12 @@ def is_on_time(summary: RunSummary) -> bool:
     """Whether a run had a time and ended about then, in whole rounds of an outer loop. One of which fewer than three
     steps fit takes longer, and its loss is that of another time; so is that of one that was stopped.
     """
-    given, used = summary.budget_seconds, summary.budget_used_seconds
-    if given is None or used is None or summary.budget_stopped:
+    budget, used = summary.budget_seconds, summary.budget_used_seconds
+    if budget is None or used is None or summary.budget_stopped:
         return False
     rounds = summary.outer.rounds if summary.outer is not None else 0
     unit = max(summary.step_samples, default=0.0) * (len(summary.losses) / rounds if rounds else 1)
-    return abs(used - given) <= _MISSED * given + unit
+    return abs(used - budget) <= _MISSED * budget + unit
 
 
 def _scale(summary: RunSummary, aim: Aim) -> float | None:
@@ -171,14 +174,14 @@ def _scale(summary: RunSummary, aim: Aim) -> float | None:
 
 
 def _reason_of_time(summary: RunSummary) -> str:
-    given, used = summary.budget_seconds, summary.budget_used_seconds
-    if given is None or used is None:
+    budget, used = summary.budget_seconds, summary.budget_used_seconds
+    if budget is None or used is None:
         return "the run was given no time (train.seconds)"
     if summary.budget_stopped:
-        return f"it was stopped after {used:.3g} s of {given:g}"
+        return f"it was stopped after {used:.3g} s of {budget:g}"
     if not is_on_time(summary):
         steps = several(len(summary.losses), "steps")
-        return f"its {steps} took {used:.3g} s instead of {given:g}: give trials more time or smaller steps"
+        return f"its {steps} took {used:.3g} s instead of {budget:g}: give trials more time or smaller steps"
     return "it took no loss on held-out text"
 
 
@@ -190,7 +193,7 @@ def seconds_to_loss(summary: RunSummary, target: float | None) -> float | None:
 
 
 def _reason(summary: RunSummary, aim: Aim) -> str:
-    known = {
+    reasons = {
         "mfu": summary.mfu_reason or "it was not recorded",
         "joules_per_token": summary.joules_reason or "it was not recorded",
         "money_per_billion_tokens": None if aim.per_gpu_hour else "the study has no price",
@@ -200,4 +203,4 @@ def _reason(summary: RunSummary, aim: Aim) -> str:
         else "the study has no target loss",
         "loss_at_seconds": _reason_of_time(summary),
     }
-    return known.get(aim.name) or summary.tokens_per_second_reason or "no step was measured"
+    return reasons.get(aim.name) or summary.tokens_per_second_reason or "no step was measured"

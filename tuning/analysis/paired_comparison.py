@@ -110,16 +110,16 @@ class Lead:
         return None
 
 
-def lead(one: Mapping[int, float], other: Mapping[int, float], error: float) -> Lead:
+def lead(first: Mapping[int, float], second: Mapping[int, float], error: float) -> Lead:
     """From the logarithms of both configurations' rates, by round; rounds that only one of them has do not count."""
-    both = [place for place in one if place in other]
-    found = leads([one[place] for place in both], [other[place] for place in both], error)
-    return found[-1] if found else Lead(0, 0.0, math.inf, math.inf, error)
+    both = [place for place in first if place in second]
+    leads_by_count = leads([first[place] for place in both], [second[place] for place in both], error)
+    return leads_by_count[-1] if leads_by_count else Lead(0, 0.0, math.inf, math.inf, error)
 
 
-def leads(one: Sequence[float], other: Sequence[float], error: float) -> list[Lead]:
+def leads(first: Sequence[float], second: Sequence[float], error: float) -> list[Lead]:
     """As :func:`lead`, after each of the rounds, which both configurations had."""
-    apart = np.asarray(one, float) - np.asarray(other, float)
+    apart = np.asarray(first, float) - np.asarray(second, float)
     counts = np.arange(1, len(apart) + 1)
     shift = apart[0] if len(apart) else 0.0  # squares of what is left are as exact as the differences
     sums, squares = (apart - shift).cumsum(), ((apart - shift) ** 2).cumsum()

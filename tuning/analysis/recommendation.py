@@ -43,44 +43,46 @@ class TieRule:
     why: Callable[[Arm, list[Arm], StudyFile], str]
 
 
-def decide(found: ConfirmationResult, file: StudyFile, ruled_out: Collection[int] = ()) -> Decision:
+def decide(result: ConfirmationResult, file: StudyFile, ruled_out: Collection[int] = ()) -> Decision:
     """The fastest; of those that are as fast the one that ``TIE_RULES`` leave, in their order, then the fastest of
     what they leave. Who may be faster still is not waited for: the likely faster one is taken, with its probability.
     Trials that are ``ruled_out`` by a constraint are none of them.
     """
-    equal = [arm for arm in found.equal if arm.trial.number not in ruled_out] or [found.fastest]
+    equal = [arm for arm in result.equal if arm.trial.number not in ruled_out] or [result.fastest]
     most = file.aim.objective.most
     if len(equal) == 1:
-        return _fastest(found, most, ruled_out)
-    numbers, left = _join_with_and([arm.trial.number for arm in equal]), equal
+        return _fastest(result, most, ruled_out)
+    numbers, candidates = _join_with_and([arm.trial.number for arm in equal]), equal
     for rule in TIE_RULES:
-        left = rule.best(left, file)
-        if len(left) == 1:
+        candidates = rule.best(candidates, file)
+        if len(candidates) == 1:
             return Decision(
-                left[0], rule.name, f"trials {numbers} are equal; it {rule.why(left[0], equal, file)}"
+                candidates[0],
+                rule.name,
+                f"trials {numbers} are equal; it {rule.why(candidates[0], equal, file)}",
             )
     fastest, criteria = (
-        max(left, key=lambda arm: arm.speed),
+        max(candidates, key=lambda arm: arm.speed),
         _join_with_and([rule.name for rule in TIE_RULES]),
     )
-    if len(left) < len(equal):
-        also = _join_with_and([arm.trial.number for arm in left])
+    if len(candidates) < len(equal):
+        also = _join_with_and([arm.trial.number for arm in candidates])
         words = f"trials {numbers} are equal, {also} also in {criteria}; of these it was {most}"
         return Decision(fastest, SPEED, words)
     return Decision(fastest, SPEED, f"trials {numbers} are equal, also in {criteria}; it was {most}")
 
 
-def _fastest(found: ConfirmationResult, most: str, ruled_out: Collection[int]) -> Decision:
+def _fastest(result: ConfirmationResult, most: str, ruled_out: Collection[int]) -> Decision:
     """The fastest by its speed alone: shown, or only likely."""
-    open_still = [arm for arm in found.undecided if arm.trial.number not in ruled_out]
+    open_still = [arm for arm in result.undecided if arm.trial.number not in ruled_out]
     if not open_still:
-        return Decision(found.fastest, SPEED, f"{most}, measured again")
-    known = [(sure, arm) for arm in open_still if (sure := found.lead(arm).probability) is not None]
-    if not known:
-        return Decision(found.fastest, SPEED, f"so far {most}, by a single round")
-    sure, nearest = min(known, key=lambda one: one[0])
+        return Decision(result.fastest, SPEED, f"{most}, measured again")
+    probabilities = [(sure, arm) for arm in open_still if (sure := result.lead(arm).probability) is not None]
+    if not probabilities:
+        return Decision(result.fastest, SPEED, f"so far {most}, by a single round")
+    sure, nearest = min(probabilities, key=lambda item: item[0])
     words = f"probably {most} ({likelihood(sure)} beside trial {nearest.trial.number}), which is not decided"
-    return Decision(found.fastest, SPEED, words, sure)
+    return Decision(result.fastest, SPEED, words, sure)
 
 
 def rule_title(name: str) -> str:
@@ -91,19 +93,19 @@ def rule_title(name: str) -> str:
 def memory_of(arm: Arm) -> int | None:
     """The largest peak that any run of an arm had, in bytes; None if that is not known of all."""
     peaks = [run.peak_memory_bytes for run in (arm.trial, *arm.repeats)]
-    known = [peak for peak in peaks if peak is not None]
-    return max(known) if len(known) == len(peaks) else None
+    peaks_known = [peak for peak in peaks if peak is not None]
+    return max(peaks_known) if len(peaks_known) == len(peaks) else None
 
 
 def _lightest(equal: list[Arm], file: StudyFile) -> list[Arm]:
     """Those within 5 % of the least memory, or within what runs of one of them differ by; all of them if it is not
     known. Warm ranks on CPUs grow from run to run, which says nothing about the configuration.
     """
-    known = [peak for arm in equal if (peak := memory_of(arm)) is not None]
-    if len(known) < len(equal):
+    peaks = [peak for arm in equal if (peak := memory_of(arm)) is not None]
+    if len(peaks) < len(equal):
         return equal
     apart = max(HEADROOM, *map(_peak_spread, equal))
-    return [arm for arm in equal if (memory_of(arm) or 0) * (1 - apart) <= min(known)]
+    return [arm for arm in equal if (memory_of(arm) or 0) * (1 - apart) <= min(peaks)]
 
 
 def _peak_spread(arm: Arm) -> float:

@@ -103,7 +103,7 @@ def measure_values(
     interval; or one value, where a run has no more. Nothing where a loss is to be reached and was not. The loss that
     is held against others' is that after ``steps``, however long the run went on.
     """
-    told = {
+    record = {
         "run": summary.id,
         "outcome": outcome.ending.value,
         "reason": outcome.reason,
@@ -126,36 +126,36 @@ def measure_values(
     short = aim.target_loss is not None and seconds_to_loss(summary, aim.target_loss) is None
     has_rate = summary.tokens_per_second is not None or summary.tokens_per_step is None
     good = outcome.good and has_rate and not short
-    found = measure(summary, aim) if good else None
-    if found is None:
-        return told | {"value": None, "low": None, "high": None, "samples": []}
-    return told | asdict(widen_interval(found, summary.leader_level))
+    measured = measure(summary, aim) if good else None
+    if measured is None:
+        return record | {"value": None, "low": None, "high": None, "samples": []}
+    return record | asdict(widen_interval(measured, summary.leader_level))
 
 
-def widen_interval(found: Measure, level: float | None) -> Measure:
+def widen_interval(measured: Measure, level: float | None) -> Measure:
     """With an interval that has the value as it would be at the level of 1, too: at another level of the leader nobody
     knows whether this one became as much slower or faster.
     """
-    if level is None or found.low is None or found.high is None:
-        return found
-    return replace(found, low=found.low * min(1.0, level), high=found.high * max(1.0, level))
+    if level is None or measured.low is None or measured.high is None:
+        return measured
+    return replace(measured, low=measured.low * min(1.0, level), high=measured.high * max(1.0, level))
 
 
 def add_measures(
-    told: dict[str, Any], outcome: RunOutcome, summary: RunSummary, file: StudyFile
+    record: dict[str, Any], outcome: RunOutcome, summary: RunSummary, file: StudyFile
 ) -> dict[str, Any]:
     """A ``tell`` with what the run measured of every objective, and what its study's constraints say of that."""
     if not outcome.good:
-        return told
-    found = measures(summary, file.aim, file.config.memory.limit_gib)
-    limits = constraint_checks(file.constraints, found)
-    reasons = [why for why in (told.get("reason"), broken_constraints(limits)) if why]
-    missing = next((aim for aim in file.aims if found[aim.name]["value"] is None), None)
+        return record
+    documents = measures(summary, file.aim, file.config.memory.limit_gib)
+    limits = constraint_checks(file.constraints, documents)
+    reasons = [why for why in (record.get("reason"), broken_constraints(limits)) if why]
+    missing = next((aim for aim in file.aims if documents[aim.name]["value"] is None), None)
     if missing is not None and not reasons:
-        reasons = [f"{missing.name} was not measured: {found[missing.name]['reason']}"]
-    return told | {
-        "measures": found,
-        "constraints": told["constraints"] | violations(limits),
+        reasons = [f"{missing.name} was not measured: {documents[missing.name]['reason']}"]
+    return record | {
+        "measures": documents,
+        "constraints": record["constraints"] | violations(limits),
         "reason": "; ".join(reasons),
     }
 

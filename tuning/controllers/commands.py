@@ -54,9 +54,9 @@ def narrow(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
         InputError: no such value was declared, or no point would be left.
     """
     space = file.search_space
-    given = _given("narrow", arguments, "batch.micro_batch=1,2")
+    knobs = _given("narrow", arguments, "batch.micro_batch=1,2")
     return _change_limits(
-        {key: effective_config.limit(space, key, value) for key, value in given.items()}, state, file
+        {key: effective_config.limit(space, key, value) for key, value in knobs.items()}, state, file
     )
 
 
@@ -66,10 +66,12 @@ def unpin(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
     Raises:
         InputError: a key is not pinned or narrowed.
     """
-    known = effective_config.build_mask(state, file.search_space).by_key
+    masked = effective_config.build_mask(state, file.search_space).by_key
     for key in _given("unpin", arguments, "parallel.tp"):
-        if key not in known:
-            raise InputError("unpin", key, f"is not pinned or narrowed; now: {', '.join(known) or 'nothing'}")
+        if key not in masked:
+            raise InputError(
+                "unpin", key, f"is not pinned or narrowed; now: {', '.join(masked) or 'nothing'}"
+            )
     return _change_limits(dict.fromkeys(arguments), state, file)
 
 
@@ -80,12 +82,12 @@ def widen(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
         InputError: nothing would be wider, a run refuses a value, or no legal point has it.
     """
     space = file.search_space
-    given = _given("widen", arguments, "parallel.tp=1,2,4")
-    if any(not _was_declared(file, key, value) for key, value in given.items()):
-        return successor.announce(given, state, file)
+    knobs = _given("widen", arguments, "parallel.tp=1,2,4")
+    if any(not _was_declared(file, key, value) for key, value in knobs.items()):
+        return successor.announce(knobs, state, file)
     now = effective_config.build_mask(state, space).by_key
     limits: dict[str, Knob | None] = {}
-    for key, value in given.items():
+    for key, value in knobs.items():
         if key not in now:
             raise InputError(
                 "widen", key, f"is not narrowed; all that was declared is open ({space.by_key[key]})"
@@ -149,18 +151,20 @@ def _was_declared(file: StudyFile, key: str, value: Any) -> bool:
         return True
     if key not in space.by_key:
         return False
-    return all(space.by_key[key].contains(each) for each in effective_config.parse_values(space, key, value))
+    return all(
+        space.by_key[key].contains(parsed) for parsed in effective_config.parse_values(space, key, value)
+    )
 
 
 def _change_limits(limits: dict[str, Knob | None], state: StudyState, file: StudyFile) -> Reply:
     """The mask with some limits changed, if it leaves anything to measure."""
     space = file.search_space
-    known = {
+    knobs = {
         key: knob
         for key, knob in effective_config.build_mask(state, space).by_key.items()
         if key not in limits
     }
-    after = Mask(tuple(replace(knob, key=key) for key, knob in (known | limits).items() if knob))
+    after = Mask(tuple(replace(knob, key=key) for key, knob in (knobs | limits).items() if knob))
     effective_config.check_leaves_points(space, after, leaderboard.visited_keys(state, space))
     words = f"the search is limited to {after}" if after.limits else "every declared value is open again"
     documents = {key: knob and knob.document() for key, knob in limits.items()}
@@ -169,15 +173,17 @@ def _change_limits(limits: dict[str, Knob | None], state: StudyState, file: Stud
 
 def _budget_key(name: str, value: Any, file: StudyFile, before: dict[str, Any]) -> dict[str, Any]:
     """The key of the file that a budget's name stands for."""
-    known = [key for key in MAY_CHANGE if key not in NO_BUDGET and key != "budget"]
-    if name in known:
+    changeable = [key for key in MAY_CHANGE if key not in NO_BUDGET and key != "budget"]
+    if name in changeable:
         return {name: value}
-    if f"budget_{name}" in known:
+    if f"budget_{name}" in changeable:
         return {f"budget_{name}": value}
     if name in Budget.model_fields:
         now = before.get("budget") or file.model_dump(mode="json", exclude_unset=True).get("budget") or {}
         return {"budget": now | {name: value}}
-    names = ", ".join(dict.fromkeys([*(key.removeprefix("budget_") for key in known), *Budget.model_fields]))
+    names = ", ".join(
+        dict.fromkeys([*(key.removeprefix("budget_") for key in changeable), *Budget.model_fields])
+    )
     raise InputError("budget", name, f"is none of this study's; known: {names}")
 
 
@@ -284,11 +290,11 @@ class Control:
             when = " when the trials that run have ended" if state.under_way else ""
             remedy = f"goes on as {state.successor['name']}{when}; ask that one then"
             raise InputError("study", self._given.name, remedy)
-        reason, kept = STEERING[command.command](command.arguments, state, self._file)
-        successor = kept["changes"].get("successor")
+        reason, changes = STEERING[command.command](command.arguments, state, self._file)
+        successor = changes["changes"].get("successor")
         if successor and self._journal.has_beside(successor["name"]):
             raise InputError("widen", successor["name"], "is the name of another study; move its folder away")
-        return reason, kept
+        return reason, changes
 
     def _pause(self) -> str:
         return "no further trial starts until resume"

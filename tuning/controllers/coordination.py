@@ -50,6 +50,6 @@ def _confirmer(state: StudyState) -> dict[str, Any] | None:
     return newest.lease if newest.confirms is not None else None
 
 
-def _trials(found: tuple[Trial, ...]) -> str:
-    numbers = ", ".join(str(trial.number) for trial in found)
-    return f"trial {numbers}" if len(found) == 1 else f"trials {numbers}"
+def _trials(trials: tuple[Trial, ...]) -> str:
+    numbers = ", ".join(str(trial.number) for trial in trials)
+    return f"trial {numbers}" if len(trials) == 1 else f"trials {numbers}"

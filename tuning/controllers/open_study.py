@@ -79,37 +79,37 @@ def restore_choices(reader: JournalReader, file: StudyFile) -> StudyFile:
     Raises:
         InputError: it asks another question, for which that could not be chosen.
     """
-    known, given = reader.look().file, reader.path.with_name(study_folder.STUDY_GIVEN)
-    file = file.with_confirmation_of(known) if known else file
-    if file.space is not None or known is None or _named_space(given):
+    recorded, given_file = reader.look().file, reader.path.with_name(study_folder.STUDY_GIVEN)
+    file = file.with_confirmation_of(recorded) if recorded else file
+    if file.space is not None or recorded is None or _named_space(given_file):
         return file
-    check_same(known, file, with_space=False)
-    return file.with_chosen(known["space"])
+    check_same(recorded, file, with_space=False)
+    return file.with_chosen(recorded["space"])
 
 
-def _named_space(given: Path) -> bool:
+def _named_space(path: Path) -> bool:
     """Whether the file that a study began with says what is searched."""
     try:
-        return study_file.load(given).space is not None
+        return study_file.load(path).space is not None
     except InputError:
         return True
 
 
-def check_same(known: dict[str, Any] | None, file: StudyFile, with_space: bool = True) -> None:
+def check_same(recorded: dict[str, Any] | None, file: StudyFile, with_space: bool = True) -> None:
     """Refuse to go on with a study whose question has changed; without its space, the rest of the question."""
-    if known is None:
+    if recorded is None:
         return
-    before, now = as_written(study_file.parse(known).identity()), as_written(file.identity())
+    before, now = as_written(study_file.parse(recorded).identity()), as_written(file.identity())
     different = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     if not with_space:
         different = [key for key in different if not key.startswith("space.")]
     if different:
         different.sort(key=lambda key: key != "objective")
-        what = ", ".join(
+        text = ", ".join(
             f"{key} ({_words(before.get(key))} before, now {_words(now.get(key))})" for key in different[:2]
         )
         more = f" and {len(different) - 2} more" if len(different) > 2 else ""
-        remedy = f"a study with this name asks another question: {what}{more}; choose another name"
+        remedy = f"a study with this name asks another question: {text}{more}; choose another name"
         raise InputError("name", file.name, remedy)
 
 
@@ -313,13 +313,14 @@ def _database(storage: str) -> Database:
 
 def _check_machine(journal: Journal, file: StudyFile) -> None:
     """Raise unless this machine is of the kind that the study measures; a simulated one is the same anywhere."""
-    known, here = journal.state.machine, fingerprint.this_machine().id
-    if known is not None and known != here and file.simulate is None:
-        remedy = f"is measured on machines of kind {known}, and this is one of kind {here}: values would not compare"
+    machine, this_machine_id = journal.state.machine, fingerprint.this_machine().id
+    if machine is not None and machine != this_machine_id and file.simulate is None:
+        kinds = f"machines of kind {machine}, and this is one of kind {this_machine_id}"
+        remedy = f"is measured on {kinds}: values would not compare"
         raise InputError("study", file.name, f"{remedy}; give it another name here")
 
 
 def _file_of_others(journal: Journal, file: StudyFile) -> StudyFile:
     """Who joins others works on what they work on: a budget is changed by command."""
-    known = journal.state.file
-    return file if known is None or known == file.resolve() else study_file.parse(known)
+    recorded = journal.state.file
+    return file if recorded is None or recorded == file.resolve() else study_file.parse(recorded)

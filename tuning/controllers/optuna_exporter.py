@@ -26,13 +26,13 @@ class OptunaExporter:
         self,
         folder: Path,
         encoding: Encoding,
-        kept: StudyStorage,
+        storage: StudyStorage,
         status_writer: StatusWriter,
         control: Control,
     ) -> None:
-        several = kept.file.aims if kept.file.objectives else ()
-        self._mirror = Mirror(folder, encoding, several, kept.place)
-        self._journal, self._members = kept.journal, kept.members
+        several = storage.file.aims if storage.file.objectives else ()
+        self._mirror = Mirror(folder, encoding, several, storage.place)
+        self._journal, self._members = storage.journal, storage.members
         self._status_writer, self._control = status_writer, control
 
     @property
@@ -59,11 +59,11 @@ class OptunaExporter:
         self._mirror.close()
 
     def _note(self, bring_up: Callable[[StudyState], str]) -> str:
-        found = bring_up(self._journal.state)
+        problem = bring_up(self._journal.state)
         self._status_writer.lag = self._mirror.lag
-        if found:
-            self._journal.append("note", text=found)
-        return found
+        if problem:
+            self._journal.append("note", text=problem)
+        return problem
 
     def _is_over(self, interruption: Interruption) -> bool:
         """Where nobody watches, a controller that goes on cares for it."""

@@ -27,24 +27,24 @@ LONGEST_CHAIN = 1_000
 Begin = Callable[[Path, StudyFile, StudyState], None]
 
 
-def announce(given: dict[str, Any], state: StudyState, file: StudyFile) -> tuple[str, dict[str, Any]]:
+def announce(arguments: dict[str, Any], state: StudyState, file: StudyFile) -> tuple[str, dict[str, Any]]:
     """The answer to a command that widens a space beyond what was declared: what the journal keeps of the successor.
 
     Raises:
         InputError: a run refuses a value, or no legal point has it.
     """
     space = {knob.key: knob.document() for knob in file.knobs}
-    added = {key: _widen_knob(file, key, value) for key, value in given.items()}
+    added = {key: _widen_knob(file, key, value) for key, value in arguments.items()}
     space |= {key: knob.document() for key, knob in added.items()}
     name = _next_name(state, file)
     after = successor_file(file, {"name": name, "space": space})
-    for key, value in given.items():
+    for key, value in arguments.items():
         _check_reachable(after, key, value)
     limits: dict[str, Any] = {}
     for key, now in effective_config.build_mask(state, file.search_space).by_key.items():
         if key in added:  # what was asked for is open, and what was narrowed away stays so
-            asked = Knob(key, effective_config.parse_values(file.search_space, key, given[key]))
-            open_now = effective_config.union(added[key], now, asked)
+            knob = Knob(key, effective_config.parse_values(file.search_space, key, arguments[key]))
+            open_now = effective_config.union(added[key], now, knob)
             limits[key] = open_now and open_now.document()
     words = f"was not declared: the study goes on as {name}, with all its trials"
     return words, {"changes": {"limits": limits, "successor": {"name": name, "space": space}}}
@@ -85,10 +85,10 @@ def begin(folder: Path, file: StudyFile, state: StudyState) -> None:
 
 def _begin(folder: Path, place: Path, file: StudyFile, state: StudyState) -> None:
     if not (place / study_folder.JOURNAL).exists():
-        kept = lines(folder, file, state)
+        records = lines(folder, file, state)
         try:
             (place / run_folder.COMMANDS).mkdir(parents=True, exist_ok=True)
-            _write(place / study_folder.JOURNAL, kept)
+            _write(place / study_folder.JOURNAL, records)
         except OSError as error:
             remedy = f"cannot be written ({error.strerror}); free space or give another --home"
             raise InputError("home", str(place), remedy) from None
@@ -100,13 +100,13 @@ def lines(folder: Path, file: StudyFile, state: StudyState) -> list[Line]:
     """What the journal of the study that goes on begins with, from that in the folder of the one before."""
     before, _ = journal.read(folder / study_folder.JOURNAL)
     base, keys = file.search_space.base_values, [knob.key for knob in file.knobs]
-    known = set((state.file or {}).get("space") or {})
-    fresh = {key: base[key] for key in keys if key not in known}
+    known_keys = set((state.file or {}).get("space") or {})
+    fresh = {key: base[key] for key in keys if key not in known_keys}
     now = time.time()
     first = {"at_unix": now, "kind": "continues", "studies": [*state.continues, folder.name]}
     # Values that are new may be worth a trial though no other one was.
-    kept = [line for line in before if line["kind"] != "continues" and "enough" not in line]
-    return [first, *(_taken_over(line, fresh, file) for line in kept)]
+    retained = [line for line in before if line["kind"] != "continues" and "enough" not in line]
+    return [first, *(_taken_over(line, fresh, file) for line in retained)]
 
 
 def _taken_over(line: Line, fresh: dict[str, Any], file: StudyFile) -> Line:
@@ -118,8 +118,8 @@ def _taken_over(line: Line, fresh: dict[str, Any], file: StudyFile) -> Line:
         return line | {"config": fresh | line["config"]}
     changes = line.get("changes") or {}
     if "successor" in changes:
-        rest = {key: value for key, value in changes.items() if key != "successor"}
-        return line | {"changes": rest}
+        remaining = {key: value for key, value in changes.items() if key != "successor"}
+        return line | {"changes": remaining}
     return line
 
 
@@ -146,15 +146,15 @@ def _next_name(state: StudyState, file: StudyFile) -> str:
     return f"{stem}.{len(state.continues) + 2}"
 
 
-def _widen_knob(file: StudyFile, key: str, given: Any) -> Knob:
+def _widen_knob(file: StudyFile, key: str, requested: Any) -> Knob:
     """A knob with what was declared and what is asked for beside it."""
-    values = effective_config.parse_values(file.search_space, key, given)
+    values = effective_config.parse_values(file.search_space, key, requested)
     knob = file.search_space.by_key.get(key)
     if knob is not None and knob.is_range:
         low, high = knob.grid()[0], knob.grid()[-1]
         ends = {"low": min(low, *values), "high": max(high, *values)}
         document: Any = ends | ({"log": True} if knob.log else {})
-    elif effective_config.is_range(given):
+    elif effective_config.is_range(requested):
         document = {"low": values[0], "high": values[-1]}
     else:
         document = list(dict.fromkeys((*(knob.choices if knob else ()), *values)))
@@ -163,12 +163,12 @@ def _widen_knob(file: StudyFile, key: str, given: Any) -> Knob:
     return study_file.parse(tree | {"space": space}).search_space.by_key[key]
 
 
-def _check_reachable(file: StudyFile, key: str, given: Any) -> None:
+def _check_reachable(file: StudyFile, key: str, values: Any) -> None:
     """Raise unless each new value stands in some legal point."""
     space = file.search_space
-    for value in effective_config.parse_values(space, key, given):
-        left = effective_config.narrow_space(space, effective_config.Mask((Knob(key, (value,)),)))
-        if left.random_point(Random(0), ()) is None:
+    for value in effective_config.parse_values(space, key, values):
+        narrowed = effective_config.narrow_space(space, effective_config.Mask((Knob(key, (value,)),)))
+        if narrowed.random_point(Random(0), ()) is None:
             raise InputError(
                 key,
                 value,

@@ -28,9 +28,9 @@ def inherit(folder: Path, file: StudyFile, opened: Journal) -> None:
     Raises:
         InputError: there is no such study beside this one, or it is this one.
     """
-    known = {earlier.study for earlier in opened.state.inherited}
+    inherited = {earlier.study for earlier in opened.state.inherited}
     for name in file.inherit:
-        if name not in known:
+        if name not in inherited:
             opened.append(
                 "inherited", study=name, **_inherited_fields(folder, name, file, opened.state.machine)
             )
@@ -42,8 +42,8 @@ def check(folder: Path, file: StudyFile, state: StudyState) -> None:
     Raises:
         InputError: a study that it names, and that it has not taken over yet, is not beside this one, or is it.
     """
-    known = {earlier.study for earlier in state.inherited}
-    for name in set(file.inherit) - known:
+    inherited = {earlier.study for earlier in state.inherited}
+    for name in set(file.inherit) - inherited:
         _state_of(folder, name)
 
 
@@ -55,14 +55,14 @@ def _inherited_fields(folder: Path, name: str, file: StudyFile, machine: str | N
         raise InputError("inherit", name, f"its file is refused by this version: {error}") from None
     reason = _why_another(other, state, file, machine)
     trials = [trial for trial in state.trials if _says_something(trial)]
-    found = [
+    points = [
         (trial, point) for trial in trials if (point := _point_here(trial.config, other, file)) is not None
     ]
     return {
         "same": reason is None,
-        "words": _words(name, reason, len(found), len(trials)),
-        "trials": [_row(trial, point) for trial, point in found] if reason is None else [],
-        "first": _best(_rank_trials(found, state, other), file, 1 if reason is None else FIRST_POINTS),
+        "words": _words(name, reason, len(points), len(trials)),
+        "trials": [_row(trial, point) for trial, point in points] if reason is None else [],
+        "first": _best(_rank_trials(points, state, other), file, 1 if reason is None else FIRST_POINTS),
     }
 
 
@@ -102,13 +102,13 @@ def _says_something(trial: Trial) -> bool:
 def _point_here(config: Point, other: StudyFile, file: StudyFile) -> Point | None:
     """The point of this space that runs the same; None if there is none."""
     space = file.search_space
-    there = other.search_space.base_values | config
-    values = {key: there[key] for key in (*space.layout_keys, *space.by_key)}
+    values_there = other.search_space.base_values | config
+    values = {key: values_there[key] for key in (*space.layout_keys, *space.by_key)}
     if not space.fits(values):
         return None
     point = space.point(values)
-    here = space.base_values | point
-    if any(here[key] != value and acts(key, there) for key, value in config.items()):
+    values_here = space.base_values | point
+    if any(values_here[key] != value and acts(key, values_there) for key, value in config.items()):
         return None
     return None if space.why_outside(point) or space.problem(point) else point
 
@@ -118,17 +118,17 @@ def _row(trial: Trial, point: Point) -> dict[str, Any]:
 
 
 def _rank_trials(
-    found: list[tuple[Trial, Point]], state: StudyState, other: StudyFile
+    points: list[tuple[Trial, Point]], state: StudyState, other: StudyFile
 ) -> list[tuple[Trial, Point]]:
     """The fastest first, as their study ranks them."""
     baseline = leaderboard.make_leaderboard(state, other).baseline
-    ranks = {trial.number: leaderboard.rank(state, trial, baseline, other) for trial, _ in found}
-    return sorted(found, key=lambda pair: (-ranks[pair[0].number], pair[0].number))
+    ranks = {trial.number: leaderboard.rank(state, trial, baseline, other) for trial, _ in points}
+    return sorted(points, key=lambda pair: (-ranks[pair[0].number], pair[0].number))
 
 
-def _best(found: list[tuple[Trial, Point]], file: StudyFile, count: int) -> list[Point]:
+def _best(points: list[tuple[Trial, Point]], file: StudyFile, count: int) -> list[Point]:
     """The first points that broke nothing, without the baseline, which is measured anyway."""
-    good = [(trial, point) for trial, point in found if trial.value is not None and _is_feasible(trial)]
+    good = [(trial, point) for trial, point in points if trial.value is not None and _is_feasible(trial)]
     distinct = {point_key(point): point for _, point in good}
     distinct.pop(point_key(file.search_space.baseline[0]), None)
     return list(distinct.values())[:count]
@@ -138,8 +138,8 @@ def _is_feasible(trial: Trial) -> bool:
     return all(violation <= 0 for violation in trial.constraints.values())
 
 
-def _words(name: str, reason: str | None, here: int, there: int) -> str:
-    inside = f"{here} of {there} trials of study {name} lie in this space"
+def _words(name: str, reason: str | None, count_here: int, count_there: int) -> str:
+    inside = f"{count_here} of {count_there} trials of study {name} lie in this space"
     if reason is None:
         return f"{inside}; they count for the sampler and are not repeated, except the best, which is measured first"
     return f"{inside}; their values do not count ({reason}), the best points are measured first"

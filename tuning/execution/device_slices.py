@@ -88,15 +88,15 @@ def slices(controllers: int, ranks: int, config: RunConfig, simulated: bool = Fa
         raise InputError(FIELD, controllers, remedy)
     if not _can_deal_cores():
         raise InputError(FIELD, controllers, "cores cannot be dealt on this system; leave it out")
-    found = host_devices(ranks, config)
-    whole = [device for device in found.devices if device is not None]
-    if len(whole) < len(found.devices):
+    devices = host_devices(ranks, config)
+    whole = [device for device in devices.devices if device is not None]
+    if len(whole) < len(devices.devices):
         raise InputError(FIELD, controllers, "parts of GPUs (MIG) cannot be dealt; leave it out")
     if controllers * ranks > len(whole):
-        there, most = f"{len(whole)} {found.what}", found.most(ranks)
-        remedy = f"times {several(ranks, 'ranks')} is more than this host's {there}; at most {most}"
+        offered, most = f"{len(whole)} {devices.what}", devices.most(ranks)
+        remedy = f"times {several(ranks, 'ranks')} is more than this host's {offered}; at most {most}"
         raise InputError(FIELD, controllers, remedy)
-    if found.what == "GPUs":
+    if devices.what == "GPUs":
         return [Slice(gpus=part) for part in _parts(whole, ranks, controllers)]
     return [Slice(part) for part in _parts(whole, len(whole) // controllers, controllers)]
 

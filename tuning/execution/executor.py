@@ -61,11 +61,11 @@ def read_ended_run(home: Path, trial: Trial) -> tuple[RunOutcome, RunSummary, fl
         return None
     try:
         outcome = status.outcome.outcome()
-        found = RunSummary.from_dict(summary)
+        stored = RunSummary.from_dict(summary)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
-    ours = outcome.ending not in FROM_OUTSIDE and found.id == trial.run
-    return (outcome, found, status.ended_unix) if ours else None
+    ours = outcome.ending not in FROM_OUTSIDE and stored.id == trial.run
+    return (outcome, stored, status.ended_unix) if ours else None
 
 
 def trial_record(
@@ -73,12 +73,12 @@ def trial_record(
 ) -> dict[str, Any]:
     """Value and constraints of a run that ended, and the reason where a loss was not good enough."""
     outcome = terms.environment_outcome(outcome, summary)
-    found = scoring.measure_values(outcome, summary, file.aim, trial.window or file.config.train.known_steps)
+    record = scoring.measure_values(outcome, summary, file.aim, trial.window or file.config.train.known_steps)
     judged = _judge_loss(trial, summary, state, file)
-    found["constraints"] = scoring.constraints(outcome, trial.attempt > 0, judged)
+    record["constraints"] = scoring.constraints(outcome, trial.attempt > 0, judged)
     if outcome.good and judged is not None and judged.state != "satisfied":
-        found["reason"] = outcome.reason or judged.reason
-    return scoring.add_measures(found, outcome, summary, file)
+        record["reason"] = outcome.reason or judged.reason
+    return scoring.add_measures(record, outcome, summary, file)
 
 
 def planned_actions(summary: RunSummary) -> dict[str, Any]:
@@ -89,11 +89,11 @@ def planned_actions(summary: RunSummary) -> dict[str, Any]:
 
 def orphan_record(trial: Trial, home: Path, state: StudyState, file: StudyFile) -> dict[str, Any]:
     """What became of a trial whose owner died: how its run ended if it did, else that it is lost."""
-    found = read_ended_run(home, trial)
-    if found is None:
+    ended = read_ended_run(home, trial)
+    if ended is None:
         reason = "the process that ran the study died during this trial"
         return {"run": trial.run, "outcome": Ending.LOST.value, "reason": reason}
-    outcome, summary, ended_unix = found
+    outcome, summary, ended_unix = ended
     seconds = max(0.0, ended_unix - trial.proposed_unix)
     return trial_record(trial, outcome, summary, state, file) | {"seconds": seconds}
 
@@ -112,5 +112,5 @@ def _judge_loss(
     loss = stands.baseline.validation_loss if stands.baseline else None
     loss = loss if file.live is None else summary.reference_loss
     steps = len(summary.losses)
-    own = scoring.loss_at(summary, file.config.train.known_steps or steps)
-    return scoring.judge(own, loss, steps, file.guard, learning(summary, own, loss, steps))
+    own_loss = scoring.loss_at(summary, file.config.train.known_steps or steps)
+    return scoring.judge(own_loss, loss, steps, file.guard, learning(summary, own_loss, loss, steps))

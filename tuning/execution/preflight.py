@@ -24,9 +24,9 @@ def check(file: StudyFile, library: GpuLibrary | None = None) -> None:
         InputError: the first of them, with the reason.
     """
     library = library or detection.open_library()
-    found = selection.choose(file.config, file.ranks, library)
+    devices = selection.choose(file.config, file.ranks, library)
     for field, value, measure in _requested_measures(file):
-        reason = _reason(measure, file, found, library)
+        reason = _reason(measure, file, devices, library)
         if reason:
             raise InputError(field, value, reason)
 
@@ -45,20 +45,20 @@ def _requested_measures(file: StudyFile) -> Iterator[tuple[str, object, str]]:
         yield f"constraints.{name}", bound, BOUNDS[name].measure
 
 
-def _reason(measure: str, file: StudyFile, found: Devices, library: GpuLibrary) -> str:
+def _reason(measure: str, file: StudyFile, devices: Devices, library: GpuLibrary) -> str:
     """Why a measure cannot be had here, and what to do; empty if it can."""
     if measure == "joules_per_token":
-        return _no_energy(file, found, library)
+        return _no_energy(file, devices, library)
     if measure == "mfu":
-        return _no_peak(file, found)
+        return _no_peak(file, devices)
     if measure in ("peak_memory_bytes", MEMORY_HEADROOM) and not file.config.profile.memory:
         return "is not measured with base.profile.memory=false; leave that out"
     return ""
 
 
-def _no_energy(file: StudyFile, found: Devices, library: GpuLibrary) -> str:
-    if found.kind != "cuda":
-        return f"joules are not measured on this machine: ranks run on CPUs ({found.reason}){_OTHERS}"
+def _no_energy(file: StudyFile, devices: Devices, library: GpuLibrary) -> str:
+    if devices.kind != "cuda":
+        return f"joules are not measured on this machine: ranks run on CPUs ({devices.reason}){_OTHERS}"
     for gpu in selection.visible(library)[: file.ranks]:
         if gpu is None or not library.tells_energy(gpu):
             name = "a part of a GPU (MIG)" if gpu is None else library.name(gpu)
@@ -66,8 +66,8 @@ def _no_energy(file: StudyFile, found: Devices, library: GpuLibrary) -> str:
     return ""
 
 
-def _no_peak(file: StudyFile, found: Devices) -> str:
-    for name in found.names or ("cpu",):
+def _no_peak(file: StudyFile, devices: Devices) -> str:
+    for name in devices.names or ("cpu",):
         if peak_flops(name, file.config.precision) is None:
             return f"MFU is not measured on this machine: {why_unknown(name, file.config.precision)}{_OTHERS}"
     return ""

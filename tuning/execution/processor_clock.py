@@ -35,7 +35,7 @@ class ProcessorClock:
 
 def _mhz() -> float | None:
     try:
-        found = psutil.cpu_freq()
+        frequency = psutil.cpu_freq()
     except _ERRORS:
         return None
-    return None if found is None else float(found.current)
+    return None if frequency is None else float(frequency.current)

@@ -19,7 +19,7 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
-            obeyed = [one for one in SIGNALS if one is not signal.SIGHUP or not _is_ignored(one)]
+            obeyed = [number for number in SIGNALS if number is not signal.SIGHUP or not _is_ignored(number)]
             self._before = {number: signal.signal(number, self._note) for number in obeyed}
         return self
 

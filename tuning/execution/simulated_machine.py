@@ -65,17 +65,17 @@ class Simulation:
             ranks = rules.check(config).world_size
         except LayoutError as problem:
             return RunOutcome(Ending.ILLEGAL, str(problem)), summary_of_refused(config, SIMULATED)
-        found = forecasts([config], self.target(ranks))[0]
+        forecast = forecasts([config], self.target(ranks))[0]
         folder = run_folder.create(self.home, config, {**labels, SIMULATED: self.cluster})
         with run_folder.check_writable(self.home):
-            note_start(folder, config, found.target.cluster)
+            note_start(folder, config, forecast.target.cluster)
             if on_start is not None:
                 on_start(folder)
-            outcome = _ending(found)
+            outcome = _ending(forecast)
             with RecordWriter(folder / run_folder.RECORDS, "rank-0") as writer:
-                self._write(writer, config, found, outcome.good)
+                self._write(writer, config, forecast, outcome.good)
         summary = finish(folder, config, SIMULATED, outcome)
-        return outcome, _with_axes(folder, summary, found) if outcome.good else summary
+        return outcome, _with_axes(folder, summary, forecast) if outcome.good else summary
 
     def target(self, ranks: int) -> Target:
         """The nodes that so many ranks fill.
@@ -87,20 +87,20 @@ class Simulation:
             self._targets[ranks] = target.parse_target(self.cluster, None, ranks)
         return self._targets[ranks]
 
-    def _write(self, writer: RecordWriter, config: RunConfig, found: Forecast, completed: bool) -> None:
-        chip, began = found.target.group.accelerator, time.time()
+    def _write(self, writer: RecordWriter, config: RunConfig, forecast: Forecast, completed: bool) -> None:
+        chip, began = forecast.target.group.accelerator, time.time()
         source = f"{chip.name}: {chip.sources.get('peak_flops', 'the catalogue of clusters')}"
-        writer.event("environment", device=chip.name, host=found.target.cluster.name,
-                     peak_flops=found.peak_flops, peak_source=source)  # fmt: skip
-        writer.event("note", text=_note(found))
+        writer.event("environment", device=chip.name, host=forecast.target.cluster.name,
+                     peak_flops=forecast.peak_flops, peak_source=source)  # fmt: skip
+        writer.event("note", text=_note(forecast))
         if not completed:
             return
         tokens = config.batch.global_batch * config.data.sequence_length // layout_of(config).data
         for step, factor in enumerate(self._factors(config)):
             measured = step >= config.train.warmup
-            writer.write(_sample(step, measured, began, found, factor, tokens))
-            began += found.step_seconds.median * factor
-        peak = round(found.memory_bytes.median)
+            writer.write(_sample(step, measured, began, forecast, factor, tokens))
+            began += forecast.step_seconds.median * factor
+        peak = round(forecast.memory_bytes.median)
         writer.write(MemorySample(0, began, 0, 0, peak, peak, None, "backward"))
 
     def _factors(self, config: RunConfig) -> list[float]:
@@ -111,39 +111,39 @@ class Simulation:
         return [math.exp(run + self.noise * random.normal()) for _ in range(config.train.steps)]
 
 
-def _ending(found: Forecast) -> RunOutcome:
-    if found.out_of_memory_probability <= 0.5:
-        return RunOutcome(Ending.COMPLETED, f"simulated on a model of {found.target.cluster.name}")
-    needs, has = found.memory_bytes.median / _GIB, found.target.memory_bytes / _GIB
+def _ending(forecast: Forecast) -> RunOutcome:
+    if forecast.out_of_memory_probability <= 0.5:
+        return RunOutcome(Ending.COMPLETED, f"simulated on a model of {forecast.target.cluster.name}")
+    needs, has = forecast.memory_bytes.median / _GIB, forecast.target.memory_bytes / _GIB
     words = f"simulated: a rank needs {needs:.0f} GiB of {has:.0f} GiB"
     return RunOutcome(Ending.OOM, words, rank=0, phase="backward")
 
 
-def _with_axes(folder: Path, summary: RunSummary, found: Forecast) -> RunSummary:
+def _with_axes(folder: Path, summary: RunSummary, forecast: Forecast) -> RunSummary:
     """There are no records of collectives: who waits for which axis is known from the breakdown, bytes are not."""
-    exposed = {axis: found.breakdown[term] for term, axis in _AXES.items() if found.breakdown[term] > 0}
-    known = replace(summary, exposed_seconds_by_axis=exposed, wire_bytes_per_step=None)
-    run_folder.write_json(folder / run_folder.SUMMARY, known.as_dict())
-    return known
+    exposed = {axis: forecast.breakdown[term] for term, axis in _AXES.items() if forecast.breakdown[term] > 0}
+    enriched = replace(summary, exposed_seconds_by_axis=exposed, wire_bytes_per_step=None)
+    run_folder.write_json(folder / run_folder.SUMMARY, enriched.as_dict())
+    return enriched
 
 
-def _note(found: Forecast) -> str:
-    low, high = found.step_seconds.low, found.step_seconds.high
+def _note(forecast: Forecast) -> str:
+    low, high = forecast.step_seconds.low, forecast.step_seconds.high
     return (
-        f"simulated: no rank ran. Times are closed forms of a model of {found.target.cluster.name}, "
+        f"simulated: no rank ran. Times are closed forms of a model of {forecast.target.cluster.name}, "
         f"90 % between {low:.3g} and {high:.3g} s a step; memory is by formula; losses do not exist"
     )
 
 
 def _sample(
-    step: int, measured: bool, began: float, found: Forecast, factor: float, tokens: int
+    step: int, measured: bool, began: float, forecast: Forecast, factor: float, tokens: int
 ) -> StepSample:
     seconds = dict.fromkeys(PHASES, 0.0)
-    for term, taken in found.breakdown.items():
+    for term, term_seconds in forecast.breakdown.items():
         phase = _PHASE.get(term)
         parts = {phase: 1.0} if phase else {"forward": _FORWARD, "backward": 1 - _FORWARD}
         for name, share in parts.items():
-            seconds[name] += share * taken * factor
+            seconds[name] += share * term_seconds * factor
     phases = {f"{name}_seconds": value for name, value in seconds.items()}
-    known = {"tokens": tokens, "loss": None, "gradient_norm": None}
-    return StepSample(step, measured, began, sum(seconds.values()), 0.0, **phases, **known)  # type: ignore[arg-type]
+    counts = {"tokens": tokens, "loss": None, "gradient_norm": None}
+    return StepSample(step, measured, began, sum(seconds.values()), 0.0, **phases, **counts)  # type: ignore[arg-type]

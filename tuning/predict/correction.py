@@ -79,17 +79,17 @@ class Contradiction(NamedTuple):
     slow: Run
 
     def __str__(self) -> str:
-        seconds = " and ".join(f"{one.trial.seconds:.3g} s" for one in self)
+        seconds = " and ".join(f"{run.trial.seconds:.3g} s" for run in self)
         return (
             f"runs {self.fast.id} and {self.slow.id} contradict each other: {seconds} of the same configuration, "
             "as far as formulas can tell; neither counts: measure again, or remove the wrong one"
         )
 
 
-def select_runs(runs: Sequence[FinishedRun], target: Target, here: Fingerprint) -> RunGroups:
+def select_runs(runs: Sequence[FinishedRun], target: Target, machine: Fingerprint) -> RunGroups:
     """Those that ran whole, on this machine as it is set up now, with nothing that is not modelled."""
     groups, left_out = dict[tuple[Any, ...], list[Run]](), list[ExcludedRun]()
-    ours = here.as_dict()
+    ours = machine.as_dict()
     for run in runs:
         reason = why_not(run, target, ours)
         if reason is None and run.trial is not None:
@@ -99,14 +99,14 @@ def select_runs(runs: Sequence[FinishedRun], target: Target, here: Fingerprint) 
     return RunGroups(list(groups.values()), left_out)
 
 
-def why_not(one: FinishedRun, target: Target, here: Mapping[str, Any]) -> str | None:
+def why_not(run: FinishedRun, target: Target, machine: Mapping[str, Any]) -> str | None:
     """Why a run does not count; None if it does."""
-    if one.trial is None:
-        return one.reason
-    config = one.trial.config
+    if run.trial is None:
+        return run.reason
+    config = run.trial.config
     return (
-        _why_elsewhere(one, config, here)
-        or _of_other_devices(one, config, target)
+        _why_elsewhere(run, config, machine)
+        or _of_other_devices(run, config, target)
         or _why_not_modelled(config)
         or _why_illegal(config)
     )
@@ -117,13 +117,13 @@ def split_contradictions(groups: Sequence[Sequence[Run]]) -> tuple[list[list[Run
 
     As long as the slowest of a group took more than 1.5 times the fastest, both are; what is left agrees.
     """
-    kept, found = list[list[Run]](), list[Contradiction]()
+    consistent, contradictions = list[list[Run]](), list[Contradiction]()
     for group in groups:
-        rest = sorted(group, key=lambda run: run.trial.seconds)
-        while len(rest) > 1 and rest[-1].trial.seconds > CONTRADICTION * rest[0].trial.seconds:
-            found.append(Contradiction(rest.pop(0), rest.pop()))
-        kept += [rest] if rest else []
-    return kept, found
+        remaining = sorted(group, key=lambda run: run.trial.seconds)
+        while len(remaining) > 1 and remaining[-1].trial.seconds > CONTRADICTION * remaining[0].trial.seconds:
+            contradictions.append(Contradiction(remaining.pop(0), remaining.pop()))
+        consistent += [remaining] if remaining else []
+    return consistent, contradictions
 
 
 def _key(config: RunConfig) -> tuple[Any, ...]:
@@ -131,12 +131,12 @@ def _key(config: RunConfig) -> tuple[Any, ...]:
     return cases_of([config]).rows()[0], config.precision, seats_of(config)
 
 
-def _why_elsewhere(one: FinishedRun, config: RunConfig, here: Mapping[str, Any]) -> str | None:
-    theirs = one.fingerprint
+def _why_elsewhere(run: FinishedRun, config: RunConfig, machine: Mapping[str, Any]) -> str | None:
+    theirs = run.fingerprint
     if theirs is None:
         return "does not tell its machine"
-    names = [name for name in here if name not in _NOT_COMPARED]
-    other = [name.replace("_", " ") for name in names if theirs.get(name) != here[name]]
+    names = [name for name in machine if name not in _NOT_COMPARED]
+    other = [name.replace("_", " ") for name in names if theirs.get(name) != machine[name]]
     if other:
         return f"ran on another machine, or one set up otherwise ({', '.join(other)})"
     if theirs.get("network") is not None and not config.lab.wanted:
@@ -144,9 +144,9 @@ def _why_elsewhere(one: FinishedRun, config: RunConfig, here: Mapping[str, Any])
     return None
 
 
-def _of_other_devices(one: FinishedRun, config: RunConfig, target: Target) -> str | None:
-    if (one.backend == "gloo") != target.on_cpu:
-        return f"ran on {one.backend}, not on {target.group.accelerator.name}"
+def _of_other_devices(run: FinishedRun, config: RunConfig, target: Target) -> str | None:
+    if (run.backend == "gloo") != target.on_cpu:
+        return f"ran on {run.backend}, not on {target.group.accelerator.name}"
     rates = target.group.accelerator.peak_flops
     if config.precision not in rates:
         return f"ran in {config.precision}, of which the calibration has no rate"
@@ -155,8 +155,8 @@ def _of_other_devices(one: FinishedRun, config: RunConfig, target: Target) -> st
 
 def _why_not_modelled(config: RunConfig) -> str | None:
     """What the closed forms leave out; a lab is modelled where each rank is a host, on links of one rate."""
-    known = seats_of(config) != LabRanks(layout_of(config).world_size)
-    return next(iter(forecast_document.notes(config, known)), None)
+    seats_differ = seats_of(config) != LabRanks(layout_of(config).world_size)
+    return next(iter(forecast_document.notes(config, seats_differ)), None)
 
 
 def _why_illegal(config: RunConfig) -> str | None:
@@ -170,12 +170,12 @@ def _why_illegal(config: RunConfig) -> str | None:
 Groups = Sequence[Sequence[Run]]
 
 
-def learn_target(target: Target, runs: Sequence[FinishedRun], here: Fingerprint) -> Target:
+def learn_target(target: Target, runs: Sequence[FinishedRun], machine: Fingerprint) -> Target:
     """This machine as ``target.calibrated_target`` has it, with what finished runs tell of it; ``runs`` by rising age.
 
     Too few change no constant, and a note says how many are missing. Runs that contradict each other never count.
     """
-    usable, excluded = select_runs(runs, target, here)
+    usable, excluded = select_runs(runs, target, machine)
     groups, contradictions = split_contradictions(usable)
     excluded += _contradictory_or_old(groups, contradictions)
     newest = groups[-_MOST:]
@@ -226,21 +226,21 @@ def _with_sharing_up_to(target: Target, groups: Groups) -> Target:
 
 
 def _fit_target(target: Target, of: TrialMeasurements) -> Target:
-    told = target.experience
-    assert told is not None
+    experience = target.experience
+    assert experience is not None
     calibrated = calibrate.calibrate(of, target.calibrated.constants, MEASURED_LIMITS)
     error = Errors(math.expm1(calibrated.low), math.expm1(calibrated.high))
     note = (
-        f"constants fitted to {told.runs:,} of your finished runs ({told.layouts:,} layouts); layouts that were held "
-        f"out were predicted within {_percent(error.low)} to {_percent(error.high)}"
+        f"constants fitted to {experience.runs:,} of your finished runs ({experience.layouts:,} layouts); layouts "
+        f"that were held out were predicted within {_percent(error.low)} to {_percent(error.high)}"
     )
     return replace(
         target,
         calibrated=calibrated,
-        unsure=_uncertainty(calibrated, told.layouts),
+        unsure=_uncertainty(calibrated, experience.layouts),
         notes=(note, *(note for note in target.notes if note != BELIEVED_HERE)),
-        constants_source=f"fitted to {told.runs:,} finished runs of this machine",
-        experience=replace(told, error=error),
+        constants_source=f"fitted to {experience.runs:,} finished runs of this machine",
+        experience=replace(experience, error=error),
     )
 
 
@@ -258,9 +258,9 @@ def _memory(groups: Groups, target: Target) -> tuple[int, Allowance | None]:
     peaks = [
         np.median([run.trial.peak_bytes for run in group if run.trial.peak_bytes]) for group in with_peak
     ]
-    held = [footprint.largest(group[0].config).total_bytes for group in with_peak]
-    found = Peaks(np.array(held, np.float64), np.array(peaks, np.float64), _parts(with_peak))
-    return count, allowances.learn_allowance(found, count, target.on_cpu)
+    counted = [footprint.largest(group[0].config).total_bytes for group in with_peak]
+    measured = Peaks(np.array(counted, np.float64), np.array(peaks, np.float64), _parts(with_peak))
+    return count, allowances.learn_allowance(measured, count, target.on_cpu)
 
 
 def _parts(groups: Groups) -> NDArray[np.int_]:
@@ -277,30 +277,35 @@ def _flatten(groups: Groups) -> list[Run]:
     return [run for group in groups for run in group]
 
 
-def _too_few(told: Experience) -> str:
-    more = max(LEAST_CONFIGURATIONS - told.configurations, 0), max(LEAST_LAYOUTS - told.layouts, 0)
+def _too_few(experience: Experience) -> str:
+    more = (
+        max(LEAST_CONFIGURATIONS - experience.configurations, 0),
+        max(LEAST_LAYOUTS - experience.layouts, 0),
+    )
     kinds = zip(more, ("configurations", "layouts"), strict=True)
     missing = " and ".join(several(count, f"more {name}") for count, name in kinds if count)
-    known = f"{several(told.configurations, 'configurations')} in {several(told.layouts, 'layouts')}"
+    runs_seen = (
+        f"{several(experience.configurations, 'configurations')} in {several(experience.layouts, 'layouts')}"
+    )
     return (
-        f"finished runs that count here: {known}; "
+        f"finished runs that count here: {runs_seen}; "
         f"with {missing} constants are fitted to them ({LEAST_CONFIGURATIONS} in {LEAST_LAYOUTS}: each layout has to "
         "be predicted from others, to tell how wrong they are)"
     )
 
 
-def _of_left_out(told: Experience, contradictions: Sequence[Contradiction]) -> Iterator[str]:
+def _of_left_out(experience: Experience, contradictions: Sequence[Contradiction]) -> Iterator[str]:
     yield from map(str, contradictions[:_TOLD])
     both = {run.id for contradiction in contradictions for run in contradiction}
-    reasons = Counter(one.reason for one in told.left_out if one.run not in both)
-    rest = len(contradictions) - _TOLD
-    if rest > 0:
-        pairs = "pair of runs contradicts itself" if rest == 1 else "pairs of runs contradict each other"
-        yield f"{rest} more {pairs}; none of these runs counts"
+    reasons = Counter(excluded.reason for excluded in experience.left_out if excluded.run not in both)
+    unnamed = len(contradictions) - _TOLD
+    if unnamed > 0:
+        pairs = "pair of runs contradicts itself" if unnamed == 1 else "pairs of runs contradict each other"
+        yield f"{unnamed} more {pairs}; none of these runs counts"
     if reasons:
-        said = "; ".join(f"{count:,}: {reason}" for reason, count in reasons.most_common(_TOLD))
+        text = "; ".join(f"{count:,}: {reason}" for reason, count in reasons.most_common(_TOLD))
         more = f"; {several(len(reasons) - _TOLD, 'more reasons')}" if len(reasons) > _TOLD else ""
-        yield f"{sum(reasons.values()):,} other finished runs do not count ({said}{more})"
+        yield f"{sum(reasons.values()):,} other finished runs do not count ({text}{more})"
 
 
 def _percent(fraction: float) -> str:

@@ -48,14 +48,14 @@ class Neighbour(NamedTuple):
 
 def list_neighbours(config: RunConfig) -> list[Neighbour]:
     """Each of them once; the configuration itself is legal."""
-    found: dict[str, Neighbour] = {}
+    neighbours: dict[str, Neighbour] = {}
     flat = config.flat()
     for moved in _moves(config):
         values = {key: value for key, value in moved.items() if flat[key] != value}
         other = _legal(config, values) if values else None
         if other is not None:
-            found.setdefault(repr(sorted(values.items())), Neighbour(values, other))
-    return list(found.values())
+            neighbours.setdefault(repr(sorted(values.items())), Neighbour(values, other))
+    return list(neighbours.values())
 
 
 def _legal(config: RunConfig, values: dict[str, Any]) -> RunConfig | None:
@@ -150,11 +150,11 @@ def forecast(config: RunConfig, target: Target) -> Forecast:
     Raises:
         InputError: it breaks a rule, is not of the cluster's size, or the device lacks a figure.
     """
-    own = forecasts([config], target)[0]
+    own_forecast = forecasts([config], target)[0]
     near = list_neighbours(config)
-    others = zip(near, forecasts([one.config for one in near], target), strict=True)
-    changes = [_change(own, one.values, other) for one, other in others if other.fits]
-    return replace(own, changes=tuple(sorted(changes, key=lambda change: change.step_seconds)))
+    others = zip(near, forecasts([neighbour.config for neighbour in near], target), strict=True)
+    changes = [_change(own_forecast, neighbour.values, other) for neighbour, other in others if other.fits]
+    return replace(own_forecast, changes=tuple(sorted(changes, key=lambda change: change.step_seconds)))
 
 
 def forecasts(configs: Sequence[RunConfig], target: Target) -> list[Forecast]:
@@ -166,26 +166,28 @@ def forecasts(configs: Sequence[RunConfig], target: Target) -> list[Forecast]:
     for config in configs:
         rules.check(config)
         target.check(config.parallel.dp * config.parallel.tp * config.parallel.pp * config.parallel.cp)
-    found: dict[int, Forecast] = {}
+    forecasts_by_row: dict[int, Forecast] = {}
     kinds = [(config.precision, seats_of(config)) for config in configs]
     for kind in dict.fromkeys(kinds):
-        rows = [row for row, one in enumerate(kinds) if one == kind]
+        rows = [row for row, kind_of_row in enumerate(kinds) if kind_of_row == kind]
         some = [configs[row] for row in rows]
-        found |= dict(zip(rows, _forecast_batch(some, target.adapt_to_config(some[0]), kind[0]), strict=True))
-    return [found[row] for row in range(len(configs))]
+        forecasts_by_row |= dict(
+            zip(rows, _forecast_batch(some, target.adapt_to_config(some[0]), kind[0]), strict=True)
+        )
+    return [forecasts_by_row[row] for row in range(len(configs))]
 
 
 def _forecast_batch(configs: Sequence[RunConfig], target: Target, precision: str) -> list[Forecast]:
     """Of configurations in one format of numbers, of as many ranks on the same links."""
     cases = cases_of(configs, target.devices_per_node)
-    found = columns(cases, target, precision)
-    held = [footprint.largest(config) for config in configs]
+    outputs = columns(cases, target, precision)
+    footprints = [footprint.largest(config) for config in configs]
     beside = [headroom.rank_overhead(config, target.on_cpu) for config in configs]
-    counted = np.array([one.total_bytes for one in held], np.float64)
+    counted = np.array([footprint_.total_bytes for footprint_ in footprints], np.float64)
     needs = room_of(counted, target, headroom.overhead_columns(beside))
     peak = float(target.machine(precision).device.peak)
     return [
-        _answer(config, target, _Row(row, cases, found, needs, peak), held[row], beside[row])
+        _answer(config, target, _Row(row, cases, outputs, needs, peak), footprints[row], beside[row])
         for row, config in enumerate(configs)
     ]
 
@@ -201,10 +203,10 @@ class _Row(NamedTuple):
 
 
 def _answer(
-    config: RunConfig, target: Target, row: _Row, held: Footprint, beside: DeviceOverhead
+    config: RunConfig, target: Target, row: _Row, held_footprint: Footprint, beside: DeviceOverhead
 ) -> Forecast:
-    number, found, needs = row.number, row.found, row.needs
-    seconds = Range(*(float(column[number]) for column in found[:3]))
+    number, outputs, needs = row.number, row.found, row.needs
+    seconds = Range(*(float(column[number]) for column in outputs[:3]))
     work = workload_of(config)
     ranks = float(row.cases.world[number])
     return Forecast(
@@ -213,11 +215,11 @@ def _answer(
         step_seconds=seconds,
         memory_bytes=Range(*(float(column[number]) for column in needs[:3])),
         out_of_memory_probability=float(needs.probability[number]),
-        breakdown=terms(found.breakdown, number),
+        breakdown=terms(outputs.breakdown, number),
         tokens_per_second=work.tokens / seconds.median,
         mfu=model_flops_per_step(work) / (ranks * row.peak * seconds.median),
         peak_flops=row.peak,
-        footprint=held,
+        footprint=held_footprint,
         outside=beside,
         notes=tuple(_notes(config, target, row)),
     )
@@ -242,8 +244,8 @@ def _notes(config: RunConfig, target: Target, row: _Row) -> list[str]:
     ]
 
 
-def _change(own: Forecast, values: dict[str, object], other: Forecast) -> Change:
-    before, after = own.step_seconds.median, other.step_seconds.median
+def _change(own_forecast: Forecast, values: dict[str, object], other: Forecast) -> Change:
+    before, after = own_forecast.step_seconds.median, other.step_seconds.median
     return Change(
         values=values,
         step_seconds=after,

@@ -159,34 +159,34 @@ def cluster(target: Target) -> dict[str, Any]:
     }
 
 
-def memory_parts(found: Forecast) -> dict[str, float]:
+def memory_parts(forecast: Forecast) -> dict[str, float]:
     """Bytes of the median by what they are for."""
-    held = found.footprint
+    held_footprint = forecast.footprint
     return {
-        "parameters": held.parameter_bytes,
-        "gradients": held.gradient_bytes,
-        "optimizer": held.optimizer_bytes,
-        "activations": held.activation_bytes,
-        "buffers": held.buffer_bytes,
-        "allowance": found.memory_bytes.median - held.total_bytes - found.outside.likely,
-        "outside_allocator": found.outside.likely,
+        "parameters": held_footprint.parameter_bytes,
+        "gradients": held_footprint.gradient_bytes,
+        "optimizer": held_footprint.optimizer_bytes,
+        "activations": held_footprint.activation_bytes,
+        "buffers": held_footprint.buffer_bytes,
+        "allowance": forecast.memory_bytes.median - held_footprint.total_bytes - forecast.outside.likely,
+        "outside_allocator": forecast.outside.likely,
     }
 
 
 def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
     """A line for each setting whose time is not modelled; ``lab_known``: its links are those of the lab."""
     workload = config.model.workload
-    said = {f"model.workload={workload}: formulas know the decoder alone": not is_decoder(config.model)}
+    remarks = {f"model.workload={workload}: formulas know the decoder alone": not is_decoder(config.model)}
     for key, knob in KNOBS.items():
         if knob.not_predicted:
             value = config.value_of(key)
             named = key if isinstance(value, list) else f"{key}={written(value)}"
-            said[f"{named}: {knob.not_predicted}"] = value != default_of(key)
+            remarks[f"{named}: {knob.not_predicted}"] = value != default_of(key)
     variables = ", ".join(environment.settings_given(config.environment))
-    said[f"environment: what {variables} changes is not modelled"] = bool(variables)
-    said |= _by_value(config)
-    said[LAB_LEFT_OUT] = config.lab.wanted and not lab_known
-    return [line for line, applies in said.items() if applies]
+    remarks[f"environment: what {variables} changes is not modelled"] = bool(variables)
+    remarks |= _by_value(config)
+    remarks[LAB_LEFT_OUT] = config.lab.wanted and not lab_known
+    return [line for line, applies in remarks.items() if applies]
 
 
 def _by_value(config: RunConfig) -> dict[str, bool]:

@@ -73,13 +73,16 @@ class Experience:
             "fitted": self.error is not None,
             "error": self.error and self.error._asdict(),
             "memory": {"runs": self.memory_runs, **self._memory()},
-            "left_out": [one._asdict() for one in self.left_out],
+            "left_out": [excluded._asdict() for excluded in self.left_out],
         }
 
     def _memory(self) -> Mapping[str, Any]:
-        known = self.allowance
+        allowance = self.allowance
         names = ("context_bytes", "share", "error")
-        return {"learned": known is not None, **{name: known and getattr(known, name) for name in names}}
+        return {
+            "learned": allowance is not None,
+            **{name: allowance and getattr(allowance, name) for name in names},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +174,8 @@ class Target:
 
     def _on_links_seen(self) -> Target:
         """Less sure where runs told of constants, but none of them of such links."""
-        told = self.experience
-        if told is None or told.error is None or self.links_name in ("", *told.links):
+        experience = self.experience
+        if experience is None or experience.error is None or self.links_name in ("", *experience.links):
             return self
         where = "the lab's links" if self.in_lab else "this host's own links"
         note = f"no finished run was on {where}: what they reach is believed, give or take {math.exp(_UNSEEN):.1f}"
@@ -249,10 +252,10 @@ def cluster_target(cluster: Cluster, exact: bool = True) -> Target:
             *notes,
             f"between nodes seconds are those of the slowest measured link, {rate}, whatever the placement",
         )
-    own = device_constants.find_constants(kinds[0]) if len(kinds) == 1 else None
-    if own is not None:
-        notes = (device_constants.note(kinds[0], own), *notes)
-        return Target(cluster, own, exact, 0.0, notes, device_constants.FITTED[kinds[0]].source)
+    fitted = device_constants.find_constants(kinds[0]) if len(kinds) == 1 else None
+    if fitted is not None:
+        notes = (device_constants.note(kinds[0], fitted), *notes)
+        return Target(cluster, fitted, exact, 0.0, notes, device_constants.FITTED[kinds[0]].source)
     unseen = tuple(_unfitted_note(name) for name in kinds if name not in calibrate.SHIPPED_ACCELERATORS)
     return Target(
         cluster, calibrate.shipped_constants(), exact, _UNSEEN if unseen else 0.0, (*unseen, *notes)
@@ -273,14 +276,14 @@ def calibrated_target(calibration: Calibration) -> Target:
         InputError: the calibration lacks a figure.
     """
     cluster = this_machine.cluster(calibration)
-    known = calibrate.shipped_constants()
+    shipped = calibrate.shipped_constants()
     start = cluster.groups[0].inside.alpha_seconds
     shares = dict.fromkeys(
         ("gemm_share", "memory_share", "inside_share", "between_share", "message_share"), 1.0
     )
-    found = {"inside_seconds": start, "between_seconds": start} if start > 0 else {}
-    constants = known.constants.put(**shares, **found)
-    calibrated = CalibratedConstants(constants, known.low, known.high, known.trials, known.ranges)
+    starts = {"inside_seconds": start, "between_seconds": start} if start > 0 else {}
+    constants = shipped.constants.put(**shares, **starts)
+    calibrated = CalibratedConstants(constants, shipped.low, shipped.high, shipped.trials, shipped.ranges)
     cores = (
         this_machine.sharing_of(calibration, cluster.size)
         if cluster.groups[0].accelerator.name == "this CPU"
@@ -292,12 +295,12 @@ def calibrated_target(calibration: Calibration) -> Target:
 
 
 def _of_catalogue(text: str, nodes: int | None, ranks: int | None) -> Target:
-    one = catalogue.cluster(text, nodes or 1)
-    size = one.groups[0].devices
-    if nodes is not None or ranks is None or len(one.groups) > 1:
-        return cluster_target(one)
+    named_cluster = catalogue.cluster(text, nodes or 1)
+    size = named_cluster.groups[0].devices
+    if nodes is not None or ranks is None or len(named_cluster.groups) > 1:
+        return cluster_target(named_cluster)
     if ranks <= size:
-        return cluster_target(one, exact=False)
+        return cluster_target(named_cluster, exact=False)
     if ranks % size:
         raise InputError(
             "world size",

@@ -79,26 +79,30 @@ class Rule:
 
 def learn(cases: Sequence[Case]) -> list[Rule]:
     """The clearest rule, then the clearest one for the failures that it leaves unexplained, and so on."""
-    found: list[Rule] = []
-    left = list(cases)
-    while len(found) < MOST_RULES and sum(case.failed for case in left) >= LEAST_FAILURES:
-        rule = _clearest(left)
+    rules: list[Rule] = []
+    unexplained = list(cases)
+    while len(rules) < MOST_RULES and sum(case.failed for case in unexplained) >= LEAST_FAILURES:
+        rule = _clearest(unexplained)
         if rule is None:
             break
-        found.append(rule)
-        left = [
-            case for case in left if not all(condition.holds(case.settings) for condition in rule.conditions)
+        rules.append(rule)
+        unexplained = [
+            case
+            for case in unexplained
+            if not all(condition.holds(case.settings) for condition in rule.conditions)
         ]
-    return found
+    return rules
 
 
 def _clearest(cases: Sequence[Case]) -> Rule | None:
     failed = _bits([case.failed for case in cases])
     alone = _conditions_by_mask(cases)
     pairs: dict[int, tuple[Condition, ...]] = {
-        one & other: (first[0], second[0])
-        for (one, first), (other, second) in combinations(alone.items(), 2)
-        if first[0].key != second[0].key and one & other and one & other not in alone
+        first_condition & second_condition: (first[0], second[0])
+        for (first_condition, first), (second_condition, second) in combinations(alone.items(), 2)
+        if first[0].key != second[0].key
+        and first_condition & second_condition
+        and first_condition & second_condition not in alone
     }
     looked_at = _testable([*alone, *pairs], failed.bit_count(), len(cases))
 
@@ -122,31 +126,31 @@ def _clearest(cases: Sequence[Case]) -> Rule | None:
     if p > ALPHA:
         return None
     hits, size = (mask & failed).bit_count(), mask.bit_count()
-    rest = failed.bit_count() - hits, len(cases) - size
-    return Rule(conditions, hits, size, *rest, p, looked_at, same)
+    remaining = failed.bit_count() - hits, len(cases) - size
+    return Rule(conditions, hits, size, *remaining, p, looked_at, same)
 
 
 def _conditions_by_mask(cases: Sequence[Case]) -> dict[int, tuple[Condition, ...]]:
     """For each set of cases, as bits, the conditions that choose it; none that chooses all or nothing."""
-    found: dict[int, tuple[Condition, ...]] = {}
+    conditions_of: dict[int, tuple[Condition, ...]] = {}
     columns: dict[tuple[str, bool], Any] = {}
     for condition in _conditions(cases):
         by_size = condition.sign != "="
-        known = condition.key, by_size
-        if known not in columns:
-            columns[known] = _column(cases, condition.key, by_size)
-        mask = _bits(_match_column(condition, columns[known]))
+        key_and_size = condition.key, by_size
+        if key_and_size not in columns:
+            columns[key_and_size] = _column(cases, condition.key, by_size)
+        mask = _bits(_match_column(condition, columns[key_and_size]))
         if 0 < mask.bit_count() < len(cases):
-            found[mask] = (*found.get(mask, ()), condition)
-    return found
+            conditions_of[mask] = (*conditions_of.get(mask, ()), condition)
+    return conditions_of
 
 
 def _column(cases: Sequence[Case], key: str, by_size: bool) -> Any:
     """One setting of all cases; of numbers as an array, where one that does not act compares with nothing."""
-    found = [case.settings.get(key, _ABSENT) for case in cases]
+    values = [case.settings.get(key, _ABSENT) for case in cases]
     if not by_size:
-        return found
-    return np.array([math.nan if value is _ABSENT else value for value in found], dtype=np.float64)
+        return values
+    return np.array([math.nan if value is _ABSENT else value for value in values], dtype=np.float64)
 
 
 def _match_column(condition: Condition, column: Any) -> Any:
@@ -165,8 +169,8 @@ def _bits(chosen: Sequence[bool]) -> int:
 def _conditions(cases: Sequence[Case]) -> Iterator[Condition]:
     for key in dict.fromkeys(key for case in cases for key in case.settings):
         settings = [case.settings[key] for case in cases if key in case.settings]
-        known = {_name(value): value for value in settings}
-        values = list(known.values())
+        values_by_name = {_name(value): value for value in settings}
+        values = list(values_by_name.values())
         if len(values) > 2 and all(_is_number(value) for value in values):
             ordered = _sample_evenly(sorted(values))
             yield from (Condition(key, ">=", value) for value in ordered[1:])
@@ -209,7 +213,9 @@ def _tail_probability(hits: int, size: int, failures: int, cases: int) -> float:
     most = min(size, failures)
     if cases > EXACT:
         return _long_tail(hits, most, size, failures, cases)
-    ways = sum(comb(failures, each) * comb(cases - failures, size - each) for each in range(hits, most + 1))
+    ways = sum(
+        comb(failures, count) * comb(cases - failures, size - count) for count in range(hits, most + 1)
+    )
     return ways / comb(cases, size)
 
 
@@ -221,8 +227,8 @@ def _long_tail(hits: int, most: int, size: int, failures: int, cases: int) -> fl
         _log_choose(failures, hits) + _log_choose(cases - failures, size - hits) - _log_choose(cases, size)
     )
     whole = term = 1.0
-    for each in range(hits, most):
-        term *= (failures - each) * (size - each) / ((each + 1) * (cases - failures - size + each + 1))
+    for count in range(hits, most):
+        term *= (failures - count) * (size - count) / ((count + 1) * (cases - failures - size + count + 1))
         whole += term
         if term < _NOTHING * whole:  # those that follow are smaller still
             break

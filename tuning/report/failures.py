@@ -36,31 +36,31 @@ def _outcome_words(outcome: str) -> str:
 
 
 def _memory_tips(failed: Sequence[Values]) -> list[str]:
-    found = []
+    tips = []
     sizes = [values["batch.micro_batch"] for values in failed]
     if min(sizes) > 1:
-        found.append(f"fewer sequences at once (batch.micro_batch, {min(sizes)} or more here)")
+        tips.append(f"fewer sequences at once (batch.micro_batch, {min(sizes)} or more here)")
     if all(values["memory.recompute"] == "none" for values in failed):
-        found.append("recomputation (memory.recompute=full)")
+        tips.append("recomputation (memory.recompute=full)")
     shared = [values for values in failed if values["parallel.dp"] > 1]
     if shared and all(values["parallel.zero_stage"] < 3 for values in shared):
-        found.append("ZeRO (parallel.zero_stage=3)")
+        tips.append("ZeRO (parallel.zero_stage=3)")
     limits = {values["memory.limit_gib"] for values in failed} - {None}
     if limits:
-        found.append(f"a higher limit (memory.limit_gib, {min(limits):g} here)")
-    return [*found, "a smaller model or shorter sequences (model, data.sequence_length)"]
+        tips.append(f"a higher limit (memory.limit_gib, {min(limits):g} here)")
+    return [*tips, "a smaller model or shorter sequences (model, data.sequence_length)"]
 
 
 def _divergence_tips(failed: Sequence[Values]) -> list[str]:
     rate = min(values["train.learning_rate"] for values in failed)
-    found = [f"a lower learning rate (train.learning_rate, {rate:g} here)"]
+    tips = [f"a lower learning rate (train.learning_rate, {rate:g} here)"]
     if all(values["train.clip_norm"] is None for values in failed):
-        found.append("clipping of gradients (train.clip_norm=1.0)")
+        tips.append("clipping of gradients (train.clip_norm=1.0)")
     if all(is_lossy(values) for values in failed):
-        found.append("weaker compression, or none (compression.method)")
+        tips.append("weaker compression, or none (compression.method)")
     if all(values["precision"] != "fp32" for values in failed):
-        found.append("fp32 (precision)")
-    return [*found, "other data: text of one letter teaches nothing (data.path)"]
+        tips.append("fp32 (precision)")
+    return [*tips, "other data: text of one letter teaches nothing (data.path)"]
 
 
 def _timeout_tips(failed: Sequence[Values]) -> list[str]:
@@ -142,8 +142,8 @@ def summarize_failures(state: StudyState, file: StudyFile) -> FailureSummary:
 def _summarize_failures(state: StudyState, file: StudyFile) -> FailureSummary:
     failed = [trial for trial in _ended_trials(state) if trial.outcome not in GOOD]
     tips = _advice(state, file)
-    told = [_rule(outcome, rule) for outcome, rule in rules(state, file)]
-    return FailureSummary(_endings(failed, state), told, _line(failed, state, tips), tips)
+    lines = [_rule(outcome, rule) for outcome, rule in rules(state, file)]
+    return FailureSummary(_endings(failed, state), lines, _line(failed, state, tips), tips)
 
 
 def rules(state: StudyState, file: StudyFile) -> list[tuple[str, Rule]]:
@@ -153,12 +153,12 @@ def rules(state: StudyState, file: StudyFile) -> list[tuple[str, Rule]]:
     ended so stand those that took at least one step: one that failed before says nothing about later failures.
     """
     about = [trial for trial in leaderboard.counted_trials(state) if not is_from_outside(trial)]
-    found = []
+    rules_found = []
     for outcome in dict.fromkeys(str(trial.outcome) for trial in about if trial.outcome not in GOOD):
         beside = [trial for trial in about if trial.outcome == outcome or _got_going(trial)]
         cases = [Case(_active_settings(trial, file), trial.outcome == outcome) for trial in beside]
-        found += [(outcome, rule) for rule in failure_rules.learn(cases)]
-    return found
+        rules_found += [(outcome, rule) for rule in failure_rules.learn(cases)]
+    return rules_found
 
 
 def is_from_outside(trial: Trial) -> bool:
@@ -236,7 +236,7 @@ def rule_words(outcome: str, rule: Rule) -> str:
 def _ended_trials(state: StudyState) -> list[Trial]:
     """All but windows of a confirmation that somebody stopped: they are measured once more, and nothing failed."""
     ended = (trial for trial in state.trials if trial.outcome is not None)
-    return [one for one in ended if one.confirms is None or one.outcome != Ending.STOPPED.value]
+    return [trial for trial in ended if trial.confirms is None or trial.outcome != Ending.STOPPED.value]
 
 
 def _line(failed: Sequence[Trial], state: StudyState, tips: Sequence[str]) -> str:

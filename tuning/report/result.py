@@ -52,83 +52,83 @@ AnyEntry = TypeVar("AnyEntry", bound=Entry)
 
 
 def confirmation_rounds(
-    state: StudyState, found: ConfirmationResult, decision: Decision, file: StudyFile
+    state: StudyState, confirmed: ConfirmationResult, decision: Decision, file: StudyFile
 ) -> ConfirmationRounds:
     """``confirmation_rounds`` of a study's document."""
-    equal, undecided = ([arm.trial.number for arm in each] for each in (found.equal, found.undecided))
+    equal, undecided = ([arm.trial.number for arm in arms] for arms in (confirmed.equal, confirmed.undecided))
     return ConfirmationRounds(
-        arms=[_arm(arm, found, file) for arm in found.arms],
-        beside=found.baseline.trial.number,
-        order=[number for _, number in _order(found)],
-        winner=found.fastest.trial.number,
-        tied=[arm.trial.number for arm in found.arms if arm.trial.number in (*equal, *undecided)],
+        arms=[_arm(arm, confirmed, file) for arm in confirmed.arms],
+        beside=confirmed.baseline.trial.number,
+        order=[number for _, number in _order(confirmed)],
+        winner=confirmed.fastest.trial.number,
+        tied=[arm.trial.number for arm in confirmed.arms if arm.trial.number in (*equal, *undecided)],
         recommended=decision.arm.trial.number,
         decided_by=decision.rule,
         why=decision.why,
-        flags=condition_flags(found),
+        flags=condition_flags(confirmed),
         equal=equal,
         undecided=undecided,
         used=confirmation.used_budget(state, file),
         allowed=confirmation.budget_of_windows(state, file),
-        error=found.error,
-        equal_within=found.margin,
-        seconds=sum(run.seconds for arm in found.arms for run in arm.repeats),
-        outlook=None if state.over else _outlook(state, found, file),
+        error=confirmed.error,
+        equal_within=confirmed.margin,
+        seconds=sum(run.seconds for arm in confirmed.arms for run in arm.repeats),
+        outlook=None if state.over else _outlook(state, confirmed, file),
         over=state.over,
         spared=state.spared,
     )
 
 
-def _outlook(state: StudyState, found: ConfirmationResult, file: StudyFile) -> Outlook | None:
+def _outlook(state: StudyState, confirmed: ConfirmationResult, file: StudyFile) -> Outlook | None:
     """What it would take to tell the fastest from the baseline; where that is told, from the others that are open."""
-    undecided = found.undecided
-    asked = [found.baseline] if found.baseline in undecided else list(undecided)
-    leads = [found.lead(arm) for arm in asked]
+    undecided = confirmed.undecided
+    open_arms = [confirmed.baseline] if confirmed.baseline in undecided else list(undecided)
+    leads = [confirmed.lead(arm) for arm in open_arms]
     single = any(lead.rounds < 2 for lead in leads)
-    fewest = paired_comparison.fewest(found.error)
+    fewest = paired_comparison.fewest(confirmed.error)
     needed = [fewest - lead.rounds if single else lead.more_rounds(file.equal_within) for lead in leads]
     rounds = [count for count in needed if count is not None]
     if not rounds or len(rounds) < len(needed):
         return None
-    more, arms = max(1, *rounds), [found.fastest, *asked]
+    more, arms = max(1, *rounds), [confirmed.fastest, *open_arms]
     lengths = more * sum(confirmation.cost(state, file, arm.trial) for arm in arms)
     total = confirmation.used_budget(state, file) + lengths
     return Outlook(
-        trials=[arm.trial.number for arm in asked],
+        trials=[arm.trial.number for arm in open_arms],
         rounds=more,
         seconds=more * sum(fmean(run.seconds for run in arm.repeats) for arm in arms),
-        confirm_repeats=math.ceil(total / len(found.arms)),
+        confirm_repeats=math.ceil(total / len(confirmed.arms)),
         at_least=single,
     )
 
 
-def condition_flags(found: ConfirmationResult) -> list[str]:
+def condition_flags(confirmed: ConfirmationResult) -> list[str]:
     """Where arms ran under different conditions: what is claimed of them wants another look."""
-    pairs = combinations(found.arms, 2)
-    shown = [pair for pair in pairs if found.fastest in pair or found.baseline in pair]
-    return [line for one, other in shown for line in _condition_differences(one, other)]
+    pairs = combinations(confirmed.arms, 2)
+    shown = [pair for pair in pairs if confirmed.fastest in pair or confirmed.baseline in pair]
+    return [line for first, second in shown for line in _condition_differences(first, second)]
 
 
-def _condition_differences(one: Arm, other: Arm) -> list[str]:
-    names = (f"trial {one.trial.number}", f"trial {other.trial.number}")
-    return conditions.differences(_run_conditions(one), _run_conditions(other), names)
+def _condition_differences(first: Arm, second: Arm) -> list[str]:
+    names = (f"trial {first.trial.number}", f"trial {second.trial.number}")
+    return conditions.differences(_run_conditions(first), _run_conditions(second), names)
 
 
 def _run_conditions(arm: Arm) -> list[dict[str, float]]:
     return [run.conditions for run in arm.repeats]
 
 
-def _order(found: ConfirmationResult) -> list[tuple[int, int]]:
-    return sorted((run.number, arm.trial.number) for arm in found.arms for run in arm.repeats)
+def _order(confirmed: ConfirmationResult) -> list[tuple[int, int]]:
+    return sorted((run.number, arm.trial.number) for arm in confirmed.arms for run in arm.repeats)
 
 
-def _arm(arm: Arm, found: ConfirmationResult, file: StudyFile) -> ArmRow:
-    beside = found.compare_arms(arm, found.baseline)
-    ratio, same = beside.ratio, arm is found.baseline
+def _arm(arm: Arm, confirmed: ConfirmationResult, file: StudyFile) -> ArmRow:
+    beside = confirmed.compare_arms(arm, confirmed.baseline)
+    ratio, same = beside.ratio, arm is confirmed.baseline
     return ArmRow(
         trial=arm.trial.number,
         label=file.search_space.label(arm.trial.config),
-        is_baseline=same and found.plain,
+        is_baseline=same and confirmed.plain,
         searched_value=arm.trial.value,
         rounds=[
             RoundRow(run.number, run.run, run.value, run.conditions, place)
@@ -173,14 +173,14 @@ def front(state: StudyState, stands: Leaderboard, file: StudyFile) -> list[Paret
 
 def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> StudyResult:
     """The document of a study: ``result.json``, ``tune --json`` and ``show``."""
-    stands, found = leaderboard.make_leaderboard(state, file), confirmation.confirmation_of(state, file)
-    decision = _make_decision(found, state, file) if found else None
-    stands = confirmation.promote_winner(stands, found)
-    compared = _compare(state, file, stands, found)
-    gain = _gain(stands, compared, found)
-    best, baseline = _remeasured_intervals(found)
+    stands, confirmed = leaderboard.make_leaderboard(state, file), confirmation.confirmation_of(state, file)
+    decision = _make_decision(confirmed, state, file) if confirmed else None
+    stands = confirmation.promote_winner(stands, confirmed)
+    compared = _compare(state, file, stands, confirmed)
+    gain = _gain(stands, compared, confirmed)
+    best, baseline = _remeasured_intervals(confirmed)
     rows = _rows(state, stands, file)
-    kept = is_kept(state, stands.baseline, file)
+    keeps_baseline = is_kept(state, stands.baseline, file)
     document = StudyResult(
         study=file.name,
         objective=file.objective,
@@ -194,11 +194,13 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
         best=_entry(Entry, stands.best, file, best),
         baseline=_entry(Entry, stands.baseline, file, baseline),
         gain=gain,
-        recommended=_recommend(stands, gain, file, decision, kept, (best, baseline)),
+        recommended=_recommend(stands, gain, file, decision, keeps_baseline, (best, baseline)),
         trials=[row for row in rows if isinstance(row, TrialRow)],
         confirmations=[row for row in rows if not isinstance(row, TrialRow)],
         running=controllers.running_trials(state, file) if study_state in HELD else [],
-        confirmation_rounds=confirmation_rounds(state, found, decision, file) if found and decision else None,
+        confirmation_rounds=confirmation_rounds(state, confirmed, decision, file)
+        if confirmed and decision
+        else None,
         racing=_racing(state, file),
         trials_done=len(leaderboard.counted_trials(state)),
         trials_total=leaderboard.trials_wanted(state, file),
@@ -229,14 +231,14 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
     return replace(document, result_lines=lines, result_line=summary_line.SEPARATOR.join(lines))
 
 
-def _remeasured_intervals(found: ConfirmationResult | None) -> tuple[Interval | None, Interval | None]:
+def _remeasured_intervals(confirmed: ConfirmationResult | None) -> tuple[Interval | None, Interval | None]:
     """What the best and the baseline came to when they were measured again. A configuration that ran once has the
     interval of that run, in the result as in the list of trials.
     """
-    if found is None:
+    if confirmed is None:
         return None, None
-    rounds = found.compare_fastest(found.baseline)
-    return rounds.better, rounds.baseline if found.plain else None
+    rounds = confirmed.compare_fastest(confirmed.baseline)
+    return rounds.better, rounds.baseline if confirmed.plain else None
 
 
 def _phases(state: StudyState, file: StudyFile) -> list[PhaseRow]:
@@ -251,11 +253,11 @@ def _phases(state: StudyState, file: StudyFile) -> list[PhaseRow]:
 def _rows(state: StudyState, stands: Leaderboard, file: StudyFile) -> list[Measurement]:
     """All trials; those of the search are ``TrialRow``. A row stays the same object until its trial changes."""
     yardstick = stands.baseline and (stands.baseline.number, stands.baseline.validation_loss)
-    known = state.cache("row", (file, yardstick, len(leaderboard.loss_checks(state))))
+    cached = state.cache("row", (file, yardstick, len(leaderboard.loss_checks(state))))
     for trial in state.trials:
-        if trial.number not in known:
-            known[trial.number] = _row(state, trial, stands, file)
-    return [known[trial.number] for trial in state.trials]
+        if trial.number not in cached:
+            cached[trial.number] = _row(state, trial, stands, file)
+    return [cached[trial.number] for trial in state.trials]
 
 
 def _row(state: StudyState, trial: Trial, stands: Leaderboard, file: StudyFile) -> Measurement:
@@ -287,21 +289,21 @@ _COPIED = (
 _COPY = attrgetter(*_COPIED)
 
 
-def _make_decision(found: ConfirmationResult, state: StudyState, file: StudyFile) -> Decision:
+def _make_decision(confirmed: ConfirmationResult, state: StudyState, file: StudyFile) -> Decision:
     ruled_out = {
         arm.trial.number
-        for arm in found.arms
+        for arm in confirmed.arms
         if not leaderboard.satisfies_constraints(state, arm.trial, file)
     }
-    return decide(found, file, ruled_out)
+    return decide(confirmed, file, ruled_out)
 
 
 def _compare(
-    state: StudyState, file: StudyFile, stands: Leaderboard, found: ConfirmationResult | None
+    state: StudyState, file: StudyFile, stands: Leaderboard, confirmed: ConfirmationResult | None
 ) -> Comparison | None:
     """Best against baseline; against itself for the best's own interval when there is no other."""
-    if found is not None and (found.plain or stands.baseline is None):
-        return found.compare_fastest(found.baseline)
+    if confirmed is not None and (confirmed.plain or stands.baseline is None):
+        return confirmed.compare_fastest(confirmed.baseline)
     if stands.best is None or stands.baseline is None:
         return None
     if not live_comparison.ranks(file) or stands.best.config == stands.baseline.config:
@@ -316,11 +318,11 @@ def _in_turns(state: StudyState, best: Trial, baseline: Trial, file: StudyFile) 
     links = live_comparison.chain(state, best, baseline)
     compared = compare(links.began.samples, baseline.samples, file.seed)
     if links.began.config == baseline.config:
-        told = paired_comparison.verdict(links.interval, file.equal_within)
+        verdict = paired_comparison.verdict(links.interval, file.equal_within)
         return replace(
             compared,
             ratio=links.interval,
-            verdict=told,
+            verdict=verdict,
             margin=file.equal_within,
             probability=None,
             in_turns=True,
@@ -333,11 +335,13 @@ def _in_turns(state: StudyState, best: Trial, baseline: Trial, file: StudyFile) 
     return replace(compared, ratio=ratio, verdict=paired_comparison.verdict(ratio, 0.0), probability=sure)
 
 
-def _gain(stands: Leaderboard, compared: Comparison | None, found: ConfirmationResult | None) -> Gain | None:
+def _gain(
+    stands: Leaderboard, compared: Comparison | None, confirmed: ConfirmationResult | None
+) -> Gain | None:
     if compared is None or stands.best is None or stands.baseline is None:
         return None
     if stands.best.config == stands.baseline.config:
-        open_still = found is not None and bool(found.undecided)
+        open_still = confirmed is not None and bool(confirmed.undecided)
         return Gain(1.0, 1.0, 1.0, "undecided" if open_still else "equal", confirmed=True)
     ratio = compared.ratio
     return Gain(
@@ -395,10 +399,10 @@ def _recommend(
         return None
     if decision is not None:
         arm = decision.arm.trial
-        known = {"decided_by": decision.rule, "probability": decision.probability}
-        own = ((stands.best, again[0]), (stands.baseline, again[1]))
-        value = next((value for trial, value in own if trial and trial.number == arm.number), None)
-        return _entry(Recommendation, arm, file, value, why=decision.why, **known)
+        decision_fields = {"decided_by": decision.rule, "probability": decision.probability}
+        measured_twice = ((stands.best, again[0]), (stands.baseline, again[1]))
+        value = next((value for trial, value in measured_twice if trial and trial.number == arm.number), None)
+        return _entry(Recommendation, arm, file, value, why=decision.why, **decision_fields)
     why, rule = file.aim.objective.most, "speed"
     if not baseline_kept:
         why, rule = f"{why} of those that meet every constraint", "constraints"
@@ -419,14 +423,14 @@ def _lossy(state: StudyState, stands: Leaderboard, file: StudyFile) -> LossyEntr
 
 def _racing(state: StudyState, file: StudyFile) -> Racing:
     """Trials that ended early, and the share of the search's steps that this spared."""
-    asked = file.config.train.known_steps or 0  # trials with a time do not race
+    planned = file.config.train.known_steps or 0  # trials with a time do not race
     early = [
         trial
         for trial in leaderboard.measured_trials(state)
-        if trial.outcome == "pruned" or 0 < trial.steps < asked
+        if trial.outcome == "pruned" or 0 < trial.steps < planned
     ]
-    spared = sum(asked - trial.steps for trial in early)
-    total = asked * len(leaderboard.measured_trials(state))
+    spared = sum(planned - trial.steps for trial in early)
+    total = planned * len(leaderboard.measured_trials(state))
     return Racing(
         pruned=[trial.number for trial in early if trial.outcome == "pruned"],
         settled=[trial.number for trial in early if trial.outcome == "completed"],

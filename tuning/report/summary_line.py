@@ -71,8 +71,8 @@ def none_keeps(document: StudyResult) -> str | None:
 
 def ruled_out_text(document: StudyResult, best: Entry) -> str:
     """The best trial that only a constraint keeps from being the best, with what it breaks; empty without one."""
-    own = next((row.over_baseline for row in document.trials if row.number == best.trial), None)
-    least = (best.value if own is None else own) or 0.0
+    ratio = next((row.over_baseline for row in document.trials if row.number == best.trial), None)
+    least = (best.value if ratio is None else ratio) or 0.0
     rows = [row for row in document.trials if row.ranking > least and row.broken]
     if not rows:
         return ""
@@ -84,8 +84,8 @@ def _nothing(document: StudyResult, state: StudyState) -> str:
     ended = [trial for trial in state.trials if trial.outcome is not None]
     if not ended:
         return "nothing measured yet"
-    if said := budgets.infeasible_note(state):
-        return f"no configuration could be measured: {said}"
+    if note := budgets.infeasible_note(state):
+        return f"no configuration could be measured: {note}"
     if document.failures and document.failures.advice:
         return f"no configuration could be measured: {document.failures.line}"
     counts = Counter(str(trial.outcome) for trial in ended)
@@ -208,12 +208,12 @@ def _outlook(document: StudyResult) -> str:
 
 def _limits_to_raise(document: StudyResult, outlook: Outlook, rounds: ConfirmationRounds) -> list[str]:
     """The limits that what is missing would exceed, each with what suffices."""
-    found, time = [], document.budget.wall_seconds if document.budget else UNSET
+    limits, time = [], document.budget.wall_seconds if document.budget else UNSET
     if outlook.confirm_repeats * len(rounds.arms) > (rounds.allowed or 0.0):
-        found.append(f"confirm_repeats: {outlook.confirm_repeats}")
+        limits.append(f"confirm_repeats: {outlook.confirm_repeats}")
     if time and time.limit is not None and time.used + outlook.seconds > time.limit:
-        found.append(f"budget.wall_seconds: {math.ceil((time.used + outlook.seconds) / 10) * 10}")
-    return found
+        limits.append(f"budget.wall_seconds: {math.ceil((time.used + outlook.seconds) / 10) * 10}")
+    return limits
 
 
 def _duration(seconds: float) -> str:
@@ -236,14 +236,14 @@ def signed_percent(ratio: float) -> str:
 def _advice(document: StudyResult, best: Entry) -> list[str]:
     """What to use where that is not the fastest, and what to be careful about: the details stand with the rounds."""
     recommended, rounds = document.recommended, document.confirmation_rounds
-    found = []
+    advice = []
     if recommended and recommended.trial != best.trial:
-        found.append(f"recommended: {recommended.label} ({recommended.why})")
+        advice.append(f"recommended: {recommended.label} ({recommended.why})")
     flags = rounds.flags if rounds else []
     if flags:
         more = f" ({len(flags)} remarks of this kind stand with the rounds)" if len(flags) > 1 else ""
-        found.append(f"{flags[0]}{more}")
-    return found
+        advice.append(f"{flags[0]}{more}")
+    return advice
 
 
 def _others(document: StudyResult, best: Entry) -> str:
@@ -263,8 +263,10 @@ def _others(document: StudyResult, best: Entry) -> str:
         return words
     # Of the runs that both were measured again in, if there are some.
     arms = {arm.trial: arm for arm in (rounds.arms if rounds else ())}
-    own = arms[best.trial].searched_value if best.trial in arms else None
-    reached = arms[runner.trial].ratio if runner.trial in arms else runner.value / (own or best.value)
+    winner_value = arms[best.trial].searched_value if best.trial in arms else None
+    reached = (
+        arms[runner.trial].ratio if runner.trial in arms else runner.value / (winner_value or best.value)
+    )
     return f"{words}; the nearest, {runner.label}, reaches {reached:.2f}x"
 
 

@@ -118,8 +118,8 @@ class Mirror:
         self._take(state)
         self._compare(study.get_trials(deepcopy=False))
         for trial in list(self._missing.values())[: self._lot]:
-            if told := to_frozen_trial(trial, self._encoding, self._several):
-                study.add_trial(told)
+            if frozen := to_frozen_trial(trial, self._encoding, self._several):
+                study.add_trial(frozen)
             self._compared += 1
             del self._missing[trial.number]
 
@@ -130,17 +130,17 @@ class Mirror:
         ]
         for trial in sorted(new, key=lambda trial: (trial.ended_unix or 0.0, trial.number)):
             self._taken.add(trial.number)
-            if told := to_frozen_trial(trial, self._encoding, self._several):
-                self._expected[trial.number], self._missing[trial.number] = _identity(told), trial
+            if frozen := to_frozen_trial(trial, self._encoding, self._several):
+                self._expected[trial.number], self._missing[trial.number] = _identity(frozen), trial
 
-    def _compare(self, there: Sequence[FrozenTrial]) -> None:
+    def _compare(self, stored: Sequence[FrozenTrial]) -> None:
         """Check what somebody else wrote, now or before: each trial as the journal has it, and once."""
-        for trial in there[self._compared :]:
+        for trial in stored[self._compared :]:
             number = trial.user_attrs.get("number")
             if number not in self._missing or self._expected[number] != _identity(trial):
                 raise ValueError("it disagrees with the journal")
             del self._missing[number]
-        self._compared = len(there)
+        self._compared = len(stored)
 
     def _open(self) -> optuna.Study:
         if self._study is None or not self._is_the_same():
@@ -204,10 +204,10 @@ def drain(
     """Add all that is missing: ``lot`` adds some, in a turn of its own, and says what was wrong. ``tell`` is told how
     many are left, now and then, if there are many; once it is ``stopped``, what is left waits for the next time.
     """
-    said, troubles = 0.0, 0
+    reported_at, troubles = 0.0, 0
     while mirror.missing and troubles < _MOST_TROUBLES and not stopped():
-        if mirror.slow and time.monotonic() - said >= APART_SECONDS:
-            said = time.monotonic()
+        if mirror.slow and time.monotonic() - reported_at >= APART_SECONDS:
+            reported_at = time.monotonic()
             lacks, them = several(mirror.missing, "trials"), "it" if mirror.missing == 1 else "them"
             tell(f"{mirror.name} lacks {lacks}; adding {them} (Ctrl-C leaves {them} for later)")
         troubles += bool(lot())

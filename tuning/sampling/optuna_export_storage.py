@@ -61,10 +61,10 @@ class SqliteFile:
     def mark(self) -> object:
         """The file itself, not its name; None where there is none."""
         try:
-            found = self._path.stat()
+            stat = self._path.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return stat.st_dev, stat.st_ino
 
     def harm(self) -> str:
         """What SQLite finds wrong with it; nothing of one that is not there or locked."""
@@ -72,12 +72,12 @@ class SqliteFile:
             with contextlib.closing(
                 sqlite3.connect(f"{self._path.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCK_SECONDS)
             ) as database:
-                found = str(database.execute("pragma quick_check").fetchone()[0])
+                check = str(database.execute("pragma quick_check").fetchone()[0])
         except sqlite3.OperationalError:
             return ""
         except sqlite3.DatabaseError as error:
             return str(error)
-        return "" if found == "ok" else found
+        return "" if check == "ok" else check
 
     def set_aside(self) -> str:
         """Rename it."""
@@ -130,10 +130,10 @@ class OptunaDatabase:
         """Delete it, if it is ours: the journal has all of it."""
         storage = optuna.storages.RDBStorage(self.url, engine_kwargs=self.engine_options)
         try:
-            known = {summary.study_name: summary for summary in optuna.get_all_study_summaries(storage)}
-            found = known.get(self._study)
-            if found is not None:
-                if MARK not in found.user_attrs:
+            summaries = {summary.study_name: summary for summary in optuna.get_all_study_summaries(storage)}
+            summary = summaries.get(self._study)
+            if summary is not None:
+                if MARK not in summary.user_attrs:
                     raise ValueError(f"the study {self._study} there was not made from this journal")
                 optuna.delete_study(study_name=self._study, storage=storage)
         finally:

@@ -101,8 +101,10 @@ class OptunaStudy:
         """Keep away from a trial that another controller runs, as from our own that have no end yet."""
         params = self._encoding.encode(trial.config)
         if params is not None and trial.confirms is None and trial.number not in self._elsewhere:
-            known = distributions(self._encoding)
-            self._study.add_trial(create_trial(state=TrialState.RUNNING, params=params, distributions=known))
+            current = distributions(self._encoding)
+            self._study.add_trial(
+                create_trial(state=TrialState.RUNNING, params=params, distributions=current)
+            )
             self._elsewhere[trial.number] = len(self._study.get_trials(deepcopy=False)) - 1
 
     def only_elsewhere(self, numbers: Collection[int]) -> None:
@@ -117,12 +119,12 @@ class OptunaStudy:
             self._study.tell(
                 placeholder, state=TrialState.FAIL
             )  # samplers do not look at it; what it came to follows
-        asked = self._asked
-        if asked is not None and finished is not None and asked.params == trial.params:
+        pending = self._asked
+        if pending is not None and finished is not None and pending.params == trial.params:
             self._asked = None
             for name, violation in finished.constraints.items():
-                asked.set_constraint(name, violation)
-            self._study.tell(asked, finished.values, state=finished.state)
+                pending.set_constraint(name, violation)
+            self._study.tell(pending, finished.values, state=finished.state)
         elif finished is not None:
             self._study.add_trial(finished)
 
@@ -237,13 +239,13 @@ def directions(several: Sequence[Aim]) -> list[StudyDirection]:
 
 
 def _values(trial: Trial, several: Sequence[Aim]) -> list[float] | None:
-    one = (
+    optional_values = (
         [trial.value]
         if not several
         else [(trial.measures.get(aim.name) or {}).get("value") for aim in several]
     )
-    known = [value for value in one if value is not None]
-    return known if trial.value is not None and len(known) == len(one) else None
+    values = [value for value in optional_values if value is not None]
+    return values if trial.value is not None and len(values) == len(optional_values) else None
 
 
 def to_frozen_trial(trial: Trial, encoding: Encoding, several: Sequence[Aim] = ()) -> FrozenTrial | None:
@@ -261,7 +263,7 @@ def to_frozen_trial(trial: Trial, encoding: Encoding, several: Sequence[Aim] = (
         state = TrialState.COMPLETE
     elif broken:
         state = TrialState.PRUNED
-    known = create_trial(
+    frozen = create_trial(
         state=state,
         values=values,
         params=params,
@@ -269,12 +271,12 @@ def to_frozen_trial(trial: Trial, encoding: Encoding, several: Sequence[Aim] = (
         constraints=trial.constraints,
         user_attrs={"number": trial.number, "run": trial.run, "outcome": trial.outcome} | trial.config,
     )
-    return _at_its_time(known, trial)
+    return _at_its_time(frozen, trial)
 
 
-def _at_its_time(known: FrozenTrial, trial: Trial) -> FrozenTrial:
+def _at_its_time(frozen: FrozenTrial, trial: Trial) -> FrozenTrial:
     """With the local time at which it began and ended, as Optuna keeps it; that of a study inherited is not known."""
     if trial.ended_unix is not None and trial.proposed_unix:
-        known.datetime_start = datetime.fromtimestamp(trial.proposed_unix)
-        known.datetime_complete = datetime.fromtimestamp(trial.ended_unix)
-    return known
+        frozen.datetime_start = datetime.fromtimestamp(trial.proposed_unix)
+        frozen.datetime_complete = datetime.fromtimestamp(trial.ended_unix)
+    return frozen

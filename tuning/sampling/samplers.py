@@ -95,8 +95,8 @@ def make(name: str, seed: int, startup_trials: int, trials: int) -> BaseSampler:
     module, _, function = sampler.build.partition(":")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        made: BaseSampler = getattr(importlib.import_module(module), function)(seed, startup_trials, trials)
-        return made
+        built: BaseSampler = getattr(importlib.import_module(module), function)(seed, startup_trials, trials)
+        return built
 
 
 def tpe(seed: int, startup_trials: int, trials: int) -> BaseSampler:

@@ -34,39 +34,39 @@ class Proposal(NamedTuple):
     why: str
 
 
-def propose(prior: Prior, seen: Observations) -> Proposal | None:
+def propose(prior: Prior, observations: Observations) -> Proposal | None:
     """The candidate that promises most; None when all were tried. Skipped ones get their turn when no other is left."""
-    left = np.full(len(prior), True)
-    left[seen.rows] = False
-    if not left.any():
+    open_rows = np.full(len(prior), True)
+    open_rows[observations.rows] = False
+    if not open_rows.any():
         return None
-    corrected = posterior(prior, seen)
-    fails, gains = corrected.fails, expected_gain(corrected, seen)
+    corrected = posterior(prior, observations)
+    fails, gains = corrected.fails, expected_gain(corrected, observations)
     worth = (1 - fails) * gains - FAILURE * fails
-    promising = left & (fails < HOPELESS)
-    pool = np.flatnonzero(promising if promising.any() else left)
+    promising = open_rows & (fails < HOPELESS)
+    pool = np.flatnonzero(promising if promising.any() else open_rows)
     row = int(pool[np.argmax(worth[pool] if promising.any() else -fails[pool])])
-    why = _reason(corrected, seen, row, again=not promising.any())
+    why = _reason(corrected, observations, row, again=not promising.any())
     return Proposal(row, float(fails[row]), float(gains[row]), why)
 
 
-def expected_gain(corrected: Posterior, seen: Observations) -> Array:
+def expected_gain(corrected: Posterior, observations: Observations) -> Array:
     """Expected improvement of throughput over the best so far, in shares of it; before there is one, in shares of the
     best predicted throughput. Closed form of lognormal values (the call of F. Black and M. Scholes, 1973).
     """
-    best = np.nanmin(seen.log_seconds) if (~seen.failed).any() else np.inf
+    best = np.nanmin(observations.log_seconds) if (~observations.failed).any() else np.inf
     unit = best if np.isfinite(best) else float(corrected.median.min())
     fast = _call(unit - corrected.fast, corrected.spread, unit - best)
     slow = _call(unit - corrected.slow, corrected.spread, unit - best)
     return np.asarray(fast + corrected.slow_chance * (slow - fast), np.float64)
 
 
-def explain_infeasibility(prior: Prior, seen: Observations) -> str:
+def explain_infeasibility(prior: Prior, observations: Observations) -> str:
     """Why a study whose trials all failed says that nothing runs; empty while it does not say so."""
-    count = len(seen.rows)
-    if count < min(LEAST_FAILURES, len(prior)) or not seen.failed.all():
+    count = len(observations.rows)
+    if count < min(LEAST_FAILURES, len(prior)) or not observations.failed.all():
         return ""
-    nothing_runs = posterior(prior, seen).nothing_runs
+    nothing_runs = posterior(prior, observations).nothing_runs
     if nothing_runs >= 1 - GIVE_UP:
         begin = f"nothing runs: all {count} trials failed"
     elif count >= MOST_FAILURES:
@@ -93,9 +93,9 @@ def _reasons(prior: Prior) -> list[str]:
     return reasons
 
 
-def skipped_candidates(prior: Prior, seen: Observations) -> dict[int, str]:
+def skipped_candidates(prior: Prior, observations: Observations) -> dict[int, str]:
     """Candidates that are not tried while others are left, with the reason of each."""
-    fails, tried = posterior(prior, seen).fails, set(seen.rows.tolist())
+    fails, tried = posterior(prior, observations).fails, set(observations.rows.tolist())
     rows = [row for row in np.flatnonzero(fails >= HOPELESS).tolist() if row not in tried]
     return {row: prior.refused[row] or _too_full(prior, fails, row) for row in rows}
 
@@ -106,16 +106,16 @@ def _too_full(prior: Prior, fails: Array, row: int) -> str:
     return f"{fills}probability to fail {fails[row]:.0%}"
 
 
-def _reason(corrected: Posterior, seen: Observations, row: int, again: bool) -> str:
+def _reason(corrected: Posterior, observations: Observations, row: int, again: bool) -> str:
     fails = f"probability to fail {corrected.fails[row]:.0%}"
     if again:
         return f"a predicted failure gets a second look: nothing else is left; {fails}"
     speed = f"predicted {_seconds(corrected.median[row])}, {fails}"
-    if not (~seen.failed).any():
+    if not (~observations.failed).any():
         return f"the best prediction: {speed}"
     chance = corrected.slow_chance[row]
     slow = f", {chance:.0%} to be slow ({_seconds(corrected.slow[row])})" if chance > 0.02 else ""
-    return f"promises most: {speed}{slow}; best so far {_seconds(float(np.nanmin(seen.log_seconds)))}"
+    return f"promises most: {speed}{slow}; best so far {_seconds(float(np.nanmin(observations.log_seconds)))}"
 
 
 def _seconds(log_seconds: float) -> str:

@@ -54,22 +54,22 @@ def infeasible_by_prediction(words: str) -> InfeasibleSpace:
 
 def infeasible_by_trials(state: StudyState) -> InfeasibleSpace | None:
     """Without predictions: after twelve failures, and none of them ends the search."""
-    found = failed_trials(state)
-    if len(found) < MOST_FAILURES:
+    failed = failed_trials(state)
+    if len(failed) < MOST_FAILURES:
         return None
-    counts = Counter(str(trial.outcome) for trial in found)
+    counts = Counter(str(trial.outcome) for trial in failed)
     words = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
-    last = next((f"; the last: {trial.reason}" for trial in reversed(found) if trial.reason), "")
-    return InfeasibleSpace(f"{SO_FAR} in {several(len(found), 'trials')}: {words}{last}", ends=False)
+    last = next((f"; the last: {trial.reason}" for trial in reversed(failed) if trial.reason), "")
+    return InfeasibleSpace(f"{SO_FAR} in {several(len(failed), 'trials')}: {words}{last}", ends=False)
 
 
 def infeasible_note(state: StudyState) -> str:
     """What was said last; what the trials alone say is told of all that ended since, too."""
-    said = [note for note in state.notes if note.startswith((CERTAIN, SO_FAR))]
-    if not said:
+    notes = [note for note in state.notes if note.startswith((CERTAIN, SO_FAR))]
+    if not notes:
         return ""
     now = infeasible_by_trials(state)
-    return now.words if now and said[-1].startswith(SO_FAR) and FORETOLD not in said[-1] else said[-1]
+    return now.words if now and notes[-1].startswith(SO_FAR) and FORETOLD not in notes[-1] else notes[-1]
 
 
 def is_infeasible(state: StudyState) -> bool:
@@ -134,11 +134,11 @@ def _budgets(state: StudyState, file: StudyFile) -> dict[str, Use]:
     done = len(leaderboard.counted_trials(state))
     uses = {"trials": Use(BudgetRow(done, 0, leaderboard.trials_wanted(state, file)), 1)}
     for name, rate in _kinds(file).items():
-        taken = [_trial_use(name, rate, file, *one) for one in ended]
-        usual, limit = median(taken) if taken else 0.0, limits.get(name)
+        used = [_trial_use(name, rate, file, *ended_trial) for ended_trial in ended]
+        usual, limit = median(used) if used else 0.0, limits.get(name)
         most = math.inf if limit is None else max(0.0, MOST_RESERVED * (limit - usual))
-        kept = times * _confirmation_use(state, file, name, rate)
-        uses[name] = Use(BudgetRow(sum(taken), min(kept, most), limit), usual)
+        reserved = times * _confirmation_use(state, file, name, rate)
+        uses[name] = Use(BudgetRow(sum(used), min(reserved, most), limit), usual)
     return uses
 
 
@@ -152,11 +152,11 @@ def _confirmation_use(state: StudyState, file: StudyFile, name: str, rate: float
     """What whole runs use of those that would be measured again now: the best and the baseline where that is not known
     yet.
     """
-    known = confirmation.arms(state, file)
-    if known:
+    arms = confirmation.arms(state, file)
+    if arms:
         return sum(
             _trial_use(name, rate, file, arm, confirmation_cost.whole_seconds(state, file, arm))
-            for arm in known
+            for arm in arms
         )
     ended = [trial for trial in state.trials if trial.outcome is not None]
     usual = confirmation_cost.usual_seconds(state)
@@ -227,6 +227,6 @@ def _kinds(file: StudyFile) -> dict[str, float]:
 
 
 def _limits(file: StudyFile) -> dict[str, float | None]:
-    asked = file.budget
-    more = {"gpu_hours": asked.gpu_hours, "money": asked.money} if asked else {}
+    budget = file.budget
+    more = {"gpu_hours": budget.gpu_hours, "money": budget.money} if budget else {}
     return {"wall_seconds": file.budget_seconds} | more

@@ -58,10 +58,10 @@ def phases(state: StudyState, file: StudyFile) -> list[Phase]:
     keys: dict[str, list[str]] = {}
     shares: dict[str, float] = {}
     for name, share in SHARES.items():
-        found = [key for key in file.search_space.by_key if group_of(key) == name]
+        keys_of_group = [key for key in file.search_space.by_key if group_of(key) == name]
         place = "layout" if tight and name == "memory and overlap" and keys else name
-        if found:
-            keys[place] = keys.get(place, []) + found
+        if keys_of_group:
+            keys[place] = keys.get(place, []) + keys_of_group
             shares[place] = shares.get(place, 0.0) + share
     if not file.has_phases or len(keys) < 2:
         return []
@@ -74,25 +74,25 @@ def open_now(state: StudyState, file: StudyFile) -> Iterator[tuple[str, Mask]]:
     """The name and mask of the phase that is on, of those that follow it, and last the whole space without a name; each
     inside what commands left open.
     """
-    space, given = file.search_space, effective_config.build_mask(state, file.search_space)
-    known = phases(state, file)
-    leaders = _leaders(state, file, known[0].keys) if known else []
+    space, given_mask = file.search_space, effective_config.build_mask(state, file.search_space)
+    all_phases = phases(state, file)
+    leaders = _leaders(state, file, all_phases[0].keys) if all_phases else []
     if leaders:
         used = _used_share(state, file)
-        for place, phase in enumerate(known):
+        for place, phase in enumerate(all_phases):
             if used < phase.ends:
-                yield phase.name, _mask(known, place, leaders, space, given)
-    yield "", given
+                yield phase.name, _mask(all_phases, place, leaders, space, given_mask)
+    yield "", given_mask
 
 
 def _leaders(state: StudyState, file: StudyFile, keys: tuple[str, ...]) -> list[Point]:
     """The best that differ in what the first phase turns: a layout that is a little slower may gain more later."""
-    found: dict[tuple[Any, ...], Point] = {}
+    leaders: dict[tuple[Any, ...], Point] = {}
     for trial in leaderboard.make_leaderboard(state, file).ranked:
-        found.setdefault(tuple(trial.config.get(key) for key in keys), trial.config)
-        if len(found) == LEADERS:
+        leaders.setdefault(tuple(trial.config.get(key) for key in keys), trial.config)
+        if len(leaders) == LEADERS:
             break
-    return list(found.values())
+    return list(leaders.values())
 
 
 def _used_share(state: StudyState, file: StudyFile) -> float:
@@ -102,15 +102,15 @@ def _used_share(state: StudyState, file: StudyFile) -> float:
                 if row.limit and row.limit > row.kept_for_confirmation), default=0.0)  # fmt: skip
 
 
-def _mask(known: list[Phase], place: int, leaders: list[Point], space: Space, given: Mask) -> Mask:
+def _mask(all_phases: list[Phase], place: int, leaders: list[Point], space: Space, given_mask: Mask) -> Mask:
     baseline = space.baseline[0]
-    earlier = {key for phase in known[:place] for key in phase.keys}
-    limits = dict(given.by_key)
+    earlier = {key for phase in all_phases[:place] for key in phase.keys}
+    limits = dict(given_mask.by_key)
     for key, knob in space.by_key.items():
-        if key in known[place].keys:
+        if key in all_phases[place].keys:
             continue
-        kept = [point[key] for point in leaders] if key in earlier else [baseline[key]]
-        values = tuple(dict.fromkeys(value for value in kept if limits.get(key, knob).contains(value)))
+        leading = [point[key] for point in leaders] if key in earlier else [baseline[key]]
+        values = tuple(dict.fromkeys(value for value in leading if limits.get(key, knob).contains(value)))
         if values:
             limits[key] = Knob(key, values)
     return Mask(tuple(limits.values()))

@@ -94,14 +94,14 @@ def enqueued_points(state: StudyState) -> list[tuple[str, Point]]:
 def unchecked_leaders(state: StudyState) -> list[Step]:
     """Checks of a leader's loss that were asked for and not begun yet, oldest first."""
     begun = {trial.command for trial in state.trials}
-    found = []
+    unchecked = []
     for answer in state.answers.values():
         if answer.command == "check" and answer.accepted and answer.id not in begun and answer.point:
-            told = answer.changes or {}
-            why = f"takes the loss of trial {told['checks']} again, over {told['steps']:,} steps"
-            details = {"command": answer.id, "confirms": told["checks"], "window": told["steps"]}
-            found.append(Step("confirm", CHECK, answer.point, why, details))
-    return found
+            changes = answer.changes or {}
+            why = f"takes the loss of trial {changes['checks']} again, over {changes['steps']:,} steps"
+            details = {"command": answer.id, "confirms": changes["checks"], "window": changes["steps"]}
+            unchecked.append(Step("confirm", CHECK, answer.point, why, details))
+    return unchecked
 
 
 def startup_trials(trials: int) -> int:
@@ -165,10 +165,10 @@ def _next_automatic_try(state: StudyState, file: StudyFile) -> Step | None:
             for other in space.by_key[key].choices
             if other != AUTO
         ]
-    known, open_now = leaderboard.visited_keys(state, space), effective_config.build_mask(state, space)
+    visited, open_now = leaderboard.visited_keys(state, space), effective_config.build_mask(state, space)
     for changed, why in twins:
         point = space.point(values | changed)
-        unknown = point_key(point) not in known and open_now.allows(point, space)
+        unknown = point_key(point) not in visited and open_now.allows(point, space)
         if unknown and not space.why_outside(point) and not space.problem(point):
             return Step("search", "sampler", point, why)
     return None
@@ -178,18 +178,22 @@ def _next_first_try(
     state: StudyState, file: StudyFile, predicted_failures: Callable[[], Collection[str]]
 ) -> Step | None:
     space = file.search_space
-    known, open_now = leaderboard.visited_keys(state, space), effective_config.build_mask(state, space)
+    visited, open_now = leaderboard.visited_keys(state, space), effective_config.build_mask(state, space)
 
     def left(tries: Sequence[tuple[Point, str]]) -> list[tuple[Point, str]]:
-        return [each for each in tries if point_key(each[0]) not in known and open_now.allows(each[0], space)]
+        return [
+            first_try
+            for first_try in tries
+            if point_key(first_try[0]) not in visited and open_now.allows(first_try[0], space)
+        ]
 
-    found, details = left(_of_earlier_studies(state)), dict[str, Any]()
-    if not found and (usual := left(_usual_tries(state, file))):
+    remaining, details = left(_of_earlier_studies(state)), dict[str, Any]()
+    if not remaining and (usual := left(_usual_tries(state, file))):
         failing = predicted_failures()
-        found = [each for each in usual if point_key(each[0]) not in failing]
+        remaining = [first_try for first_try in usual if point_key(first_try[0]) not in failing]
         first = phases.phases(state, file)[:1]
         details = {"turned": first[0].name} if first else {}
-    return Step("search", "sampler", *found[0], details) if found else None
+    return Step("search", "sampler", *remaining[0], details) if remaining else None
 
 
 def _less_lossy(state: StudyState, file: StudyFile) -> Step | None:
@@ -197,13 +201,13 @@ def _less_lossy(state: StudyState, file: StudyFile) -> Step | None:
     is none, or all such were measured.
     """
     space, best = file.search_space, leaderboard.make_leaderboard(state, file).best
-    known, open_now = leaderboard.visited_keys(state, space), effective_config.build_mask(state, space)
+    visited, open_now = leaderboard.visited_keys(state, space), effective_config.build_mask(state, space)
     for loser in sorted(leaderboard.forbidden_trials(state, file), key=lambda trial: -(trial.value or 0.0)):
         if best is not None and (loser.value or 0.0) <= (best.value or 0.0):
             return None
         for point in space.less_lossy(loser.config):
             if (
-                point_key(point) not in known
+                point_key(point) not in visited
                 and open_now.allows(point, space)
                 and is_wanted(point, state, file)
             ):
@@ -217,9 +221,13 @@ def _gentlest(state: StudyState, file: StudyFile) -> Step | None:
     space, best = file.search_space, leaderboard.make_leaderboard(state, file).best
     if best is None or not live_comparison.ranks(file) or not is_lossy(space.base_values | best.config):
         return None
-    known, open_now = leaderboard.visited_keys(state, space), effective_config.build_mask(state, space)
+    visited, open_now = leaderboard.visited_keys(state, space), effective_config.build_mask(state, space)
     for point in space.less_lossy(best.config, least=True):
-        if point_key(point) not in known and open_now.allows(point, space) and is_wanted(point, state, file):
+        if (
+            point_key(point) not in visited
+            and open_now.allows(point, space)
+            and is_wanted(point, state, file)
+        ):
             why = f"loses least by the methods of trial {best.number}, and leads if it is about as fast"
             return Step("search", "sampler", point, why)
     return None

@@ -42,14 +42,16 @@ def prior_from_predictions(
     """
     if not configs:
         raise InputError("space", None, "holds no configuration to predict")
-    found = forecasts(configs, target)
-    low, high = (np.array([getattr(one.step_seconds, end) for one in found]) for end in ("low", "high"))
+    predicted = forecasts(configs, target)
+    low, high = (
+        np.array([getattr(forecast.step_seconds, end) for forecast in predicted]) for end in ("low", "high")
+    )
     return Prior.from_columns(
         features([config.flat() for config in configs]) if columns is None else columns,
-        -np.log([one.tokens_per_second for one in found]),
+        -np.log([forecast.tokens_per_second for forecast in predicted]),
         np.log(high / low) / (2 * HALF_OF_90_PERCENT),
-        np.array([one.out_of_memory_probability for one in found]),
-        fills=np.array([one.memory_bytes.median for one in found]) / target.memory_bytes,
+        np.array([forecast.out_of_memory_probability for forecast in predicted]),
+        fills=np.array([forecast.memory_bytes.median for forecast in predicted]) / target.memory_bytes,
     )
 
 
@@ -105,26 +107,26 @@ class PredictionPrior:
         """The exact candidates."""
         space = self._space
         if space.is_listed and len(space.legal_points) <= MOST:
-            known: Sequence[Point] = space.legal_points
+            points: Sequence[Point] = space.legal_points
         else:
             random, keys, drawn = Random(self._seed), set[str](), list[Point]()
             while len(drawn) < MOST and (point := space.random_point(random, keys)) is not None:
                 keys.add(point_key(point))
                 drawn.append(point)
-            known = drawn
-        return tuple(point for point in known if not changes_result(space, point))
+            points = drawn
+        return tuple(point for point in points if not changes_result(space, point))
 
     @cached_property
     def prior(self) -> Prior | None:
         """What is believed of them; None where the target cannot tell."""
         space = self._space
         configs = [space.config(point) for point in self.points]
-        told = [
+        flat_configs = [
             config.flat() | dict.fromkeys(space.automatic(point), AUTO)
             for config, point in zip(configs, self.points, strict=True)
         ]
         try:
-            return prior_from_predictions(configs, self._target, features(told))
+            return prior_from_predictions(configs, self._target, features(flat_configs))
         except InputError:
             return None
 
@@ -140,18 +142,18 @@ class PredictionPrior:
         if prior is None:
             return None
         rows, values = self._measured_rows(state)
-        known = set(rows)
-        pool = [row for row, point in enumerate(self.points) if row in known or allows(point)]
+        measured = set(rows)
+        pool = [row for row, point in enumerate(self.points) if row in measured or allows(point)]
         place = {row: number for number, row in enumerate(pool)}
-        found = acquisition.propose(
+        proposal = acquisition.propose(
             _take(prior, pool), Observations.from_lists([place[row] for row in rows], values)
         )
-        if found is None:
+        if proposal is None:
             return None
         ran = any(np.isfinite(values))
-        if ran and (found.fails >= HOPELESS or found.gain < WORTH):
+        if ran and (proposal.fails >= HOPELESS or proposal.gain < WORTH):
             return None
-        return PriorProposal(self.points[pool[found.row]], found.why)
+        return PriorProposal(self.points[pool[proposal.row]], proposal.why)
 
     def nothing_runs(self, state: StudyState) -> InfeasibleSpace | None:
         """What is said of a space in which nothing ran so far; None while there is hope."""
@@ -188,13 +190,13 @@ class PredictionPrior:
         return errors | counts | {"source": self._target.constants_source}
 
     def _measured_rows(self, state: StudyState) -> tuple[list[int], list[float]]:
-        found = [
+        measured = [
             (self._rows[key], seconds)
             for trial in state.trials
             if (key := point_key(self._space.canonical_point(trial.config))) in self._rows
             and (seconds := _log_seconds(trial)) is not None
         ]
-        return [row for row, _ in found], [seconds for _, seconds in found]
+        return [row for row, _ in measured], [seconds for _, seconds in measured]
 
 
 def _log_seconds(trial: Trial) -> float | None:
@@ -215,8 +217,8 @@ def _take(prior: Prior, rows: list[int]) -> Prior:
     """Some of its rows."""
     chosen = np.array(rows, np.intp)
     columns = {field.name: getattr(prior, field.name) for field in fields(prior)}
-    taken: dict[str, Any] = {
+    selected: dict[str, Any] = {
         name: column[chosen] if isinstance(column, np.ndarray) else tuple(column[row] for row in rows)
         for name, column in columns.items()
     }
-    return replace(prior, **taken)
+    return replace(prior, **selected)

@@ -30,19 +30,17 @@ class Proposer:
 
     def __init__(
         self,
-        given: StudyFile,
+        file: StudyFile,
         journal: Journal,
         encoding: Encoding,
         prior: PredictionPrior | None = None,
         place: int = 0,
     ) -> None:
-        sampler_choice.check(
-            given.sampler, given.search_space, len(given.aims), given.constraints is not None
-        )
-        self._given, self._journal, self._encoding, self._prior = given, journal, encoding, prior
+        sampler_choice.check(file.sampler, file.search_space, len(file.aims), file.constraints is not None)
+        self._given, self._journal, self._encoding, self._prior = file, journal, encoding, prior
         self._place, self._told = place, set[int]()
         self._sampler = self._choice()
-        several = given.aims if given.objectives else ()
+        several = file.aims if file.objectives else ()
         self._index = OptunaStudy(encoding, *self._plan(), self._sampler, several)
         self._exhausted: Mask | None = None
         self._narrowed: tuple[Mask, Space] | None = None
@@ -88,8 +86,8 @@ class Proposer:
             self._exhausted = self._mask
             return None
         for phase, mask in phases.open_now(state, file):
-            if (found := self._draw_point(state, file, mask)) is not None:
-                return replace(found, turned=phase)
+            if (drawn := self._draw_point(state, file, mask)) is not None:
+                return replace(drawn, turned=phase)
         self._exhausted = self._mask
         masked = f"every legal point inside the mask ({self._mask}) was measured"
         note = masked if self._mask.limits else SPACE_IS_MEASURED
@@ -119,14 +117,14 @@ class Proposer:
 
     def _nothing_runs(self, state: StudyState) -> bool:
         """Whether nothing will run; says so, or that nothing ran so far, once."""
-        asked = self._prior
-        found = asked.nothing_runs(state) if asked else budgets.infeasible_by_trials(state)
-        if found is None:
+        prior = self._prior
+        reason = prior.nothing_runs(state) if prior else budgets.infeasible_by_trials(state)
+        if reason is None:
             return False
-        begin = budgets.CERTAIN if found.ends else budgets.SO_FAR
+        begin = budgets.CERTAIN if reason.ends else budgets.SO_FAR
         if not any(note.startswith(begin) for note in state.notes):
-            self._journal.append("note", text=found.words)
-        return found.ends
+            self._journal.append("note", text=reason.words)
+        return reason.ends
 
     def predicted_failures(self) -> frozenset[str]:
         """Keys of points that are predicted to fail."""
@@ -150,10 +148,10 @@ class Proposer:
                 and open_now.allows(point, space)
             )
 
-        found = self._prior.propose(state, allows)
-        if found is None:
+        proposal = self._prior.propose(state, allows)
+        if proposal is None:
             return None
-        return Draw(found.point, self._encoding.encode(found.point) or {}, 0, "prior", found.why)
+        return Draw(proposal.point, self._encoding.encode(proposal.point) or {}, 0, "prior", proposal.why)
 
     @property
     def _mask(self) -> Mask:

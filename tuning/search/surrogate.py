@@ -75,12 +75,12 @@ class Prior:
         """
         count = len(log_seconds)
         absent = {"slower": 0.0, "slow_chance": 0.0, "faults": 0.0, "fills": np.nan}
-        given = {**absent, "spread": spread, "risk": risk, **more}
+        arrays = {**absent, "spread": spread, "risk": risk, **more}
         columns = {
-            name: np.broadcast_to(np.asarray(value, np.float64), count) for name, value in given.items()
+            name: np.broadcast_to(np.asarray(value, np.float64), count) for name, value in arrays.items()
         }
         alike = features if slow_features is None else slow_features
-        made = cls(
+        prior = cls(
             features=np.asarray(features, np.float64).reshape(count, -1),
             slow_features=np.asarray(alike, np.float64).reshape(count, -1),
             log_seconds=np.asarray(log_seconds, np.float64),
@@ -88,14 +88,14 @@ class Prior:
             **columns,
         )
         numbers = [
-            made.features,
-            made.slow_features,
-            made.log_seconds,
+            prior.features,
+            prior.slow_features,
+            prior.log_seconds,
             *(columns[name] for name in columns if name != "fills"),
         ]
-        if len(made.refused) != count or not all(np.isfinite(one).all() for one in numbers):
+        if len(prior.refused) != count or not all(np.isfinite(column).all() for column in numbers):
             raise ValueError("a prior needs a finite number of each candidate in every column")
-        return made
+        return prior
 
     def __len__(self) -> int:
         return len(self.log_seconds)
@@ -155,10 +155,10 @@ class PredictionErrors(NamedTuple):
     risky_ran: int
 
 
-def posterior(prior: Prior, seen: Observations) -> Posterior:
+def posterior(prior: Prior, observations: Observations) -> Posterior:
     """What trials make of a prior. Cost: candidates times trials."""
-    fails, shift, nothing = _fails(prior, seen)
-    rows, measured = seen.rows[~seen.failed], seen.log_seconds[~seen.failed]
+    fails, shift, nothing = _fails(prior, observations)
+    rows, measured = observations.rows[~observations.failed], observations.log_seconds[~observations.failed]
     near = _error_correlation(prior.features, prior.features[rows])
     happened, as_slow = (
         _was_slow(prior, rows, measured),
@@ -173,22 +173,22 @@ def posterior(prior: Prior, seen: Observations) -> Posterior:
     return Posterior(fast, fast + prior.slower, spread, slow_chance, fails, bias, scale, shift, nothing)
 
 
-def prediction_errors(prior: Prior, seen: Observations) -> PredictionErrors:
+def prediction_errors(prior: Prior, observations: Observations) -> PredictionErrors:
     """Each trial beside what was believed of it before the study began."""
-    after = posterior(prior, seen)
-    ran = ~seen.failed
-    rows, measured = seen.rows[ran], seen.log_seconds[ran]
+    after = posterior(prior, observations)
+    ran = ~observations.failed
+    rows, measured = observations.rows[ran], observations.log_seconds[ran]
     before = posterior(prior, Observations.from_lists([], []))
     off = np.minimum(np.abs(measured - before.fast[rows]), np.abs(measured - before.slow[rows]))
     within = float((off < HALF_OF_90_PERCENT * before.spread[rows]).mean()) if len(rows) else float("nan")
-    fails = before.fails[seen.rows]
+    fails = before.fails[observations.rows]
     return PredictionErrors(
-        trials=len(seen.rows),
+        trials=len(observations.rows),
         bias=after.bias,
         scale=after.scale,
         within=within,
         shift=after.shift,
-        safe_failed=int((seen.failed & (fails < 0.5)).sum()),
+        safe_failed=int((observations.failed & (fails < 0.5)).sum()),
         risky_ran=int((ran & (fails >= 0.5)).sum()),
     )
 
@@ -198,14 +198,14 @@ def _process(prior: Prior, rows: Rows, off: Array, near: Array) -> tuple[Array, 
 
     The scale has an inverse gamma prior around 1 (Rasmussen and Williams, section 9.9: Student-t processes).
     """
-    own, before = prior.spread, BIAS**2 + prior.spread**2
+    own_spread, before = prior.spread, BIAS**2 + prior.spread**2
     if not len(rows):
-        return np.zeros(len(own)), np.sqrt(before + NOISE**2), 1.0
-    across = BIAS**2 + own[:, None] * own[rows] * near
+        return np.zeros(len(own_spread)), np.sqrt(before + NOISE**2), 1.0
+    across = BIAS**2 + own_spread[:, None] * own_spread[rows] * near
     weights = np.linalg.solve(across[rows] + NOISE**2 * np.eye(len(rows)), np.column_stack([off, across.T]))
-    left = before - np.einsum("ij,ji->i", across, weights[:, 1:])
+    variance = before - np.einsum("ij,ji->i", across, weights[:, 1:])
     scale = float(np.sqrt((_TRIALS + off @ weights[:, 0]) / (_TRIALS + len(rows))))
-    return across @ weights[:, 0], scale * np.sqrt(np.maximum(left, 0.0) + NOISE**2), scale
+    return across @ weights[:, 0], scale * np.sqrt(np.maximum(variance, 0.0) + NOISE**2), scale
 
 
 def _was_slow(prior: Prior, rows: Rows, measured: Array) -> Array:
@@ -218,7 +218,7 @@ def _was_slow(prior: Prior, rows: Rows, measured: Array) -> Array:
     return np.asarray(odds / (1 + odds), np.float64)
 
 
-def _fails(prior: Prior, seen: Observations) -> tuple[Array, float, float]:
+def _fails(prior: Prior, observations: Observations) -> tuple[Array, float, float]:
     """Probability of each candidate to fail, the mean shift in logits, and the probability that none that is left runs.
 
     The shift's posterior is taken on a grid; trials that were certain to fail say nothing of it.
@@ -229,15 +229,15 @@ def _fails(prior: Prior, seen: Observations) -> tuple[Array, float, float]:
     shifts = SHIFT * _SHIFTS
     lives = (1 - prior.faults)[:, None] / (1 + np.exp(np.clip(logits[:, None] + shifts, -60, 60)))
     lives[certain] = 0.0
-    tried = ~certain[seen.rows]
-    ran = lives[seen.rows[tried]]
-    right = np.where(seen.failed[tried][:, None], 1 - ran, ran)
+    tried = ~certain[observations.rows]
+    ran = lives[observations.rows[tried]]
+    right = np.where(observations.failed[tried][:, None], 1 - ran, ran)
     weights = -0.5 * _SHIFTS**2 + np.log(np.maximum(right, 1e-12)).sum(axis=0)
     weights = np.exp(weights - weights.max())
     weights /= weights.sum()
-    left = np.full(len(prior), True)
-    left[seen.rows] = False
-    none = np.exp(np.log(np.maximum(1 - lives[left], 1e-300)).sum(axis=0))
+    undecided = np.full(len(prior), True)
+    undecided[observations.rows] = False
+    none = np.exp(np.log(np.maximum(1 - lives[undecided], 1e-300)).sum(axis=0))
     return 1 - lives @ weights, float(shifts @ weights), float(none @ weights)
 
 

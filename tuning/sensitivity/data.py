@@ -41,8 +41,8 @@ def has_failed(trial: Trial) -> bool | None:
 
 def judged_trials(state: StudyState) -> list[tuple[Trial, bool]]:
     """Trials whose ending speaks about the configuration, and whether they failed."""
-    found = ((trial, has_failed(trial)) for trial in state.trials)
-    return [(trial, bad) for trial, bad in found if bad is not None]
+    outcomes = ((trial, has_failed(trial)) for trial in state.trials)
+    return [(trial, bad) for trial, bad in outcomes if bad is not None]
 
 
 def knobs_at(space: Space, trial: Trial) -> Point:
@@ -53,17 +53,17 @@ def knobs_at(space: Space, trial: Trial) -> Point:
 
 def is_number(knob: Knob) -> bool:
     """Whether a knob's values have an order: numbers, or numbers and a missing one that means all there are."""
-    known = [choice for choice in knob.choices if choice is not None]
-    numbers = all(isinstance(choice, int | float) and not isinstance(choice, bool) for choice in known)
-    return knob.is_range or (numbers and bool(known))
+    values = [choice for choice in knob.choices if choice is not None]
+    numbers = all(isinstance(choice, int | float) and not isinstance(choice, bool) for choice in values)
+    return knob.is_range or (numbers and bool(values))
 
 
 def sort_values(knob: Knob, values: Iterable[Any]) -> list[Any]:
     """Different values in their order: numbers by size with the missing one last, others as the study lists them."""
-    found = list(dict.fromkeys(values))
+    distinct = list(dict.fromkeys(values))
     if is_number(knob):
-        return sorted(found, key=lambda value: (value is None, value if value is not None else 0))
-    return sorted(found, key=knob.choices.index if set(found) <= set(knob.choices) else str)
+        return sorted(distinct, key=lambda value: (value is None, value if value is not None else 0))
+    return sorted(distinct, key=knob.choices.index if set(distinct) <= set(knob.choices) else str)
 
 
 def move_point(space: Space, point: Point, key: str, value: Any) -> tuple[Point | None, str]:
@@ -73,11 +73,11 @@ def move_point(space: Space, point: Point, key: str, value: Any) -> tuple[Point 
     values = {name: now for name, now in point.items() if name != "parallel.dp"} | {key: value}
     if not space.fits(values):
         return None, f"its degrees do not divide {several(space.ranks, 'ranks')}"
-    made = space.point(values)
-    if made.get(key) != value or made == point:
+    moved = space.point(values)
+    if moved.get(key) != value or moved == point:
         return None, ""
-    broken = space.problem(made)
-    return (None, broken) if broken else (made, "")
+    broken = space.problem(moved)
+    return (None, broken) if broken else (moved, "")
 
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
@@ -144,10 +144,10 @@ def columns(knobs: Sequence[Knob], points: Sequence[Point]) -> Columns:
     return Columns(tuple(group for group in groups if group is not None))
 
 
-def _group(knob: Knob, seen: list[Any]) -> Group | None:
-    if len(seen) < 2:
+def _group(knob: Knob, values: list[Any]) -> Group | None:
+    if len(values) < 2:
         return None
     if is_number(knob):
-        numbers = [float(value) for value in seen if value is not None]
-        return Group(knob, (), tuple(seen), above_all=2 * max(map(abs, numbers)) + 1)
-    return Group(knob, tuple(seen if len(seen) > 2 else seen[1:]), tuple(seen))
+        numbers = [float(value) for value in values if value is not None]
+        return Group(knob, (), tuple(values), above_all=2 * max(map(abs, numbers)) + 1)
+    return Group(knob, tuple(values if len(values) > 2 else values[1:]), tuple(values))

@@ -43,16 +43,16 @@ def dependence(state: StudyState, space: Space) -> list[KnobRow]:
     A trial counts for a knob only where the knob acts; values of a range are put to the nearest of its grid. Means are
     of whatever else the search tried with a value, so they are no effect of the value alone.
     """
-    known, judged = data.measured_trials(state), data.judged_trials(state)
+    measured, judged = data.measured_trials(state), data.judged_trials(state)
     broken = [trial for trial, bad in judged if bad]
-    return [_of_knob(knob, space, known, broken) for knob in space.knobs]
+    return [_of_knob(knob, space, measured, broken) for knob in space.knobs]
 
 
-def _of_knob(knob: Knob, space: Space, known: Sequence[Trial], broken: Sequence[Trial]) -> KnobRow:
-    there, gone = (_by_value(knob, space, trials) for trials in (known, broken))
+def _of_knob(knob: Knob, space: Space, measured: Sequence[Trial], broken: Sequence[Trial]) -> KnobRow:
+    measured_by_value, gone = (_by_value(knob, space, trials) for trials in (measured, broken))
     rows = [
-        _row(value, there.get(value, []), gone.get(value, []))
-        for value in data.sort_values(knob, [*there, *gone])
+        _row(value, measured_by_value.get(value, []), gone.get(value, []))
+        for value in data.sort_values(knob, [*measured_by_value, *gone])
     ]
     acting = sum(row.trials for row in rows)
     return KnobRow(knob.key, acting, _reason(rows, acting), rows)
@@ -63,10 +63,10 @@ def _by_value(knob: Knob, space: Space, trials: Sequence[Trial]) -> dict[Any, li
     acting = [
         (trial, point[knob.key]) for trial, point in zip(trials, values, strict=True) if knob.key in point
     ]
-    found: dict[Any, list[Trial]] = {}
+    trials_by_value: dict[Any, list[Trial]] = {}
     for (trial, _), value in zip(acting, nearest(knob, [value for _, value in acting]), strict=True):
-        found.setdefault(value, []).append(trial)
-    return found
+        trials_by_value.setdefault(value, []).append(trial)
+    return trials_by_value
 
 
 def nearest(knob: Knob, values: Sequence[Any]) -> Sequence[Any]:
@@ -77,8 +77,8 @@ def nearest(knob: Knob, values: Sequence[Any]) -> Sequence[Any]:
     return [value if value is None else min(grid, key=lambda point: abs(point - value)) for value in values]
 
 
-def _row(value: Any, there: Sequence[Trial], gone: Sequence[Trial]) -> ValueRow:
-    measured = [trial.value for trial in there if trial.value is not None]
+def _row(value: Any, measured_trials: Sequence[Trial], gone: Sequence[Trial]) -> ValueRow:
+    measured = [trial.value for trial in measured_trials if trial.value is not None]
     mean = sum(measured) / len(measured) if measured else None
     return ValueRow(value, len(measured), len(gone), mean, max(measured, default=None))
 
@@ -129,21 +129,21 @@ def neighbours(state: StudyState, file: StudyFile) -> list[Neighbour]:
     space = file.search_space
     point = space.canonical_point(winner.config)
     at = _trials_by_point(state, space)
-    found = [
+    rows = [
         _neighbour(state, file, winner, (knob.key, point.get(knob.key), value), at)
         for knob in space.knobs
         if knob.key in point and space.is_active(knob.key, point)
         for value in _steps(knob, point, at)
     ]
-    return sorted((one for one in found if one is not None), key=lambda one: one.place)
+    return sorted((row for row in rows if row is not None), key=lambda row: row.place)
 
 
 def _trials_by_point(state: StudyState, space: Space) -> dict[str, list[Trial]]:
-    found: dict[str, list[Trial]] = {}
+    trials_by_point: dict[str, list[Trial]] = {}
     for trial in state.trials:
         if trial.confirms is None:
-            found.setdefault(point_key(space.canonical_point(trial.config)), []).append(trial)
-    return found
+            trials_by_point.setdefault(point_key(space.canonical_point(trial.config)), []).append(trial)
+    return trials_by_point
 
 
 def _steps(knob: Knob, point: Point, at: dict[str, list[Trial]]) -> list[Any]:
@@ -179,26 +179,26 @@ def _neighbour(
 ) -> Neighbour | None:
     """None where the step leads to the very same run."""
     key, _, value = step
-    made, broken = data.move_point(
+    moved, broken = data.move_point(
         file.search_space, file.search_space.canonical_point(winner.config), key, value
     )
-    if made is None:
+    if moved is None:
         return Neighbour(*step, "illegal", reason=broken) if broken else None
-    trials = at.get(point_key(made), [])
+    trials = at.get(point_key(moved), [])
     good = [trial for trial in trials if (trial.value or 0.0) > 0]
     if good:
         numbers = tuple(trial.number for trial in good)
-        one = Neighbour(*step, "measured", made, numbers)
-        return _with_loss(one, state, winner, good, file.seed)
+        neighbour = Neighbour(*step, "measured", moved, numbers)
+        return _with_loss(neighbour, state, winner, good, file.seed)
     bad = [trial for trial in trials if data.has_failed(trial)]
     if bad:
         reason = bad[-1].reason or str(bad[-1].outcome).replace("_", " ")
-        return Neighbour(*step, "failed", made, tuple(trial.number for trial in bad), reason=reason)
-    return Neighbour(*step, "unknown", made)
+        return Neighbour(*step, "failed", moved, tuple(trial.number for trial in bad), reason=reason)
+    return Neighbour(*step, "unknown", moved)
 
 
 def _with_loss(
-    one: Neighbour, state: StudyState, winner: Trial, others: Sequence[Trial], seed: int
+    neighbour: Neighbour, state: StudyState, winner: Trial, others: Sequence[Trial], seed: int
 ) -> Neighbour:
     """In percent of the winner's value: of the runs that measured both again, if there are some, else of the search's,
     for these are of another time.
@@ -209,15 +209,15 @@ def _with_loss(
     )
     mine, others = (mine, again) if mine and again else ([winner], others)
     if not all(trial.samples for trial in [*mine, *others]):
-        return replace(one, loss_percent=100 * (1 - _mean(others) / _mean(mine)))
+        return replace(neighbour, loss_percent=100 * (1 - _mean(others) / _mean(mine)))
     base, arm = [trial.samples for trial in mine], [trial.samples for trial in others]
-    found = comparison.compare_runs(base, arm, seed)
+    compared = comparison.compare_runs(base, arm, seed)
     return replace(
-        one,
-        loss_percent=_loss_percent(found.ratio.value),
-        low_percent=_loss_percent(found.ratio.low),
-        high_percent=_loss_percent(found.ratio.high),
-        repeated=found.repeated,
+        neighbour,
+        loss_percent=_loss_percent(compared.ratio.value),
+        low_percent=_loss_percent(compared.ratio.low),
+        high_percent=_loss_percent(compared.ratio.high),
+        repeated=compared.repeated,
     )
 
 
@@ -231,5 +231,5 @@ def _loss_percent(ratio: float | None) -> float | None:
 
 
 def _mean(trials: Sequence[Trial]) -> float:
-    found = [trial.value for trial in trials if trial.value]
-    return sum(found) / len(found)
+    values = [trial.value for trial in trials if trial.value]
+    return sum(values) / len(values)

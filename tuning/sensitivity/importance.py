@@ -40,11 +40,11 @@ def build_study(points: list[tuple[Point, float]], space: Space) -> Any:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize")
-    seen: dict[str, set[Any]] = {}
+    values_by_key: dict[str, set[Any]] = {}
     for point, _ in points:
         for key, value in point.items():
-            seen.setdefault(key, set()).add(value)
-    kinds = {key: _distribution(space.by_key[key], seen[key]) for key in seen}
+            values_by_key.setdefault(key, set()).add(value)
+    kinds = {key: _distribution(space.by_key[key], values_by_key[key]) for key in values_by_key}
     for point, value in points:
         used = {key: kinds[key] for key in point}
         study.add_trial(
@@ -59,9 +59,9 @@ def _skip_deepcopy(trial: Any) -> Any:
     return trial
 
 
-def _distribution(knob: Knob, seen: set[Any]) -> Any:
+def _distribution(knob: Knob, values: set[Any]) -> Any:
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
     if knob.low is not None and knob.high is not None:
         return FloatDistribution(knob.low, knob.high, log=knob.log)
-    return CategoricalDistribution(sorted(seen, key=str))
+    return CategoricalDistribution(sorted(values, key=str))

@@ -62,10 +62,10 @@ def path(study: Path, method: Method, trials: int) -> Path:
     return study / FOLDER / f"{method}-{trials}.json"
 
 
-def write(study: Path, trials: int, found: Fanova | Shap) -> None:
+def write(study: Path, trials: int, outcome: Fanova | Shap) -> None:
     """Keep an outcome, whole or not at all."""
     (study / FOLDER).mkdir(exist_ok=True)
-    run_folder.write_json(path(study, found.method, trials), StoredOutcome(trials, found).as_dict())
+    run_folder.write_json(path(study, outcome.method, trials), StoredOutcome(trials, outcome).as_dict())
 
 
 def read(study: Path, kind: type[Found], trials: int) -> StoredOutcome[Found] | None:
@@ -81,9 +81,9 @@ def newest(study: Path, kind: type[Found], trials: int) -> StoredOutcome[Found] 
     )
     counts = (int(name[1]) for name in names if name)
     for count in sorted((count for count in counts if count <= trials), reverse=True):
-        kept = read(study, kind, count)
-        if kept is not None:
-            return kept
+        stored = read(study, kind, count)
+        if stored is not None:
+            return stored
     return None
 
 
@@ -106,37 +106,37 @@ class AnalysisRequest:
     limit_seconds: float = LIMIT_SECONDS
 
 
-def outcome(asked: AnalysisRequest, tell: Tell = lambda *_: None) -> StoredOutcome[Fanova | Shap]:
+def outcome(request: AnalysisRequest, tell: Tell = lambda *_: None) -> StoredOutcome[Fanova | Shap]:
     """The outcome that is kept for these trials, or else worked out now. Where the time is over, what there is of it.
 
     Raises:
         InputError: a package that the method needs is not installed.
         AnalysisError: the process failed, was killed, or had nothing yet when its time was over.
     """
-    kept = read(asked.folder, RESULT_TYPES[asked.method], asked.trials)
-    if kept is not None and kept.found.complete:
-        return kept
-    check(asked.method)
-    ended, last_words = _run(asked, tell)
-    kept = read(asked.folder, RESULT_TYPES[asked.method], asked.trials)
-    if kept is not None and (ended == 0 or not kept.found.complete):
-        return kept
+    stored = read(request.folder, RESULT_TYPES[request.method], request.trials)
+    if stored is not None and stored.found.complete:
+        return stored
+    check(request.method)
+    ended, last_words = _run(request, tell)
+    stored = read(request.folder, RESULT_TYPES[request.method], request.trials)
+    if stored is not None and (ended == 0 or not stored.found.complete):
+        return stored
     raise AnalysisError(
-        f"{NAMES[asked.method]} {_failure_reason(asked, ended, last_words)}; nothing of the study is lost"
+        f"{NAMES[request.method]} {_failure_reason(request, ended, last_words)}; nothing of the study is lost"
     )
 
 
-def _run(asked: AnalysisRequest, tell: Tell) -> tuple[int | None, str]:
+def _run(request: AnalysisRequest, tell: Tell) -> tuple[int | None, str]:
     """How the process ended, None if its time was over, and the last line that it said."""
     over = threading.Event()
     with tempfile.TemporaryFile() as errors:
         with child_process.start(
-            ["-m", _WORKER, str(asked.folder), asked.method],
+            ["-m", _WORKER, str(request.folder), request.method],
             stdout=subprocess.PIPE,
             stderr=errors,
             own_session=False,  # a terminal that closes ends it with this process
         ) as process:
-            timer = threading.Timer(asked.limit_seconds, _give_up, (process, over))
+            timer = threading.Timer(request.limit_seconds, _give_up, (process, over))
             timer.start()
             try:
                 _listen(process, tell)
@@ -155,8 +155,8 @@ def _listen(process: subprocess.Popen[bytes], tell: Tell) -> None:
     assert process.stdout is not None
     for line in process.stdout:
         try:
-            told = json.loads(line)
-            tell(float(told["part"]), str(told["doing"]))
+            message = json.loads(line)
+            tell(float(message["part"]), str(message["doing"]))
         except (ValueError, TypeError, KeyError):
             continue  # a library's own words
     process.wait()
@@ -168,9 +168,9 @@ def _last_line(errors: IO[bytes]) -> str:
     return lines[-1] if lines else ""
 
 
-def _failure_reason(asked: AnalysisRequest, ended: int | None, last_words: str) -> str:
+def _failure_reason(request: AnalysisRequest, ended: int | None, last_words: str) -> str:
     if ended is None:
-        return f"had nothing yet after {asked.limit_seconds:g} s; give it longer with --limit SECONDS"
+        return f"had nothing yet after {request.limit_seconds:g} s; give it longer with --limit SECONDS"
     if ended < 0:
         return f"was killed by signal {-ended}; ask again"
     return f"failed: {last_words or f'exit code {ended}'}"

@@ -84,16 +84,16 @@ def fit(rows: Array, measured: Array) -> Surrogate:
     held_out = np.full(len(measured), measured.mean())
     folds = _folds(rows)
     for fold in np.unique(folds):
-        rest = folds != fold
-        if rest.any():
-            held_out[~rest] = _model().fit(rows[rest], measured[rest]).predict(rows[~rest])
+        training = folds != fold
+        if training.any():
+            held_out[~training] = _model().fit(rows[training], measured[training]).predict(rows[~training])
     return Surrogate(_model().fit(rows, measured), measured, held_out)
 
 
 def _folds(rows: Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    _, which = np.unique(rows, axis=0, return_inverse=True)
-    order = np.random.default_rng(_SEED).permutation(int(which.max()) + 1)
-    return np.asarray(order[which.reshape(-1)] % FOLDS, np.int64)
+    _, group = np.unique(rows, axis=0, return_inverse=True)
+    order = np.random.default_rng(_SEED).permutation(int(group.max()) + 1)
+    return np.asarray(order[group.reshape(-1)] % FOLDS, np.int64)
 
 
 def _model() -> Any:
@@ -117,10 +117,10 @@ def fanova(state: StudyState, space: Space) -> Iterator[Fanova]:
     if reason:
         yield Fanova(reason=reason, trials=len(points), complete=True)
         return
-    study, found = build_study(points, space), list[dict[str, float]]()
+    study, importances = build_study(points, space), list[dict[str, float]]()
     for seed in range(_GROUPS):
-        found.append(_shares(study, seed))
-        yield _so_far(found, len(points))
+        importances.append(_shares(study, seed))
+        yield _so_far(importances, len(points))
 
 
 def _reason(points: list[tuple[Point, float]]) -> str:
@@ -147,10 +147,10 @@ def _shares(study: Any, seed: int) -> dict[str, float]:
         return {key: float(share) for key, share in evaluator.evaluate(study).items()}
 
 
-def _so_far(found: list[dict[str, float]], trials: int) -> Fanova:
-    table = {key: np.array([shares[key] for shares in found]) for key in found[0]}
+def _so_far(importances: list[dict[str, float]], trials: int) -> Fanova:
+    table = {key: np.array([shares[key] for shares in importances]) for key in importances[0]}
     order = sorted(table, key=lambda key: -float(table[key].mean()))
-    count = len(found)
+    count = len(importances)
     return Fanova(
         values={key: float(table[key].mean()) for key in order},
         plus_minus={key: _error(table[key]) for key in order},
@@ -185,12 +185,12 @@ def points_of_chance(shares: Array) -> Array:
 
 
 def explain(
-    found: Surrogate, columns: Columns, points: Sequence[Point], show: Show, tell: Tell
+    surrogate: Surrogate, columns: Columns, points: Sequence[Point], show: Show, tell: Tell
 ) -> tuple[list[KnobEffect], list[PairEffect]]:
     """Of knobs and of pairs, the largest mean effect first. ``show`` puts the model's unit into ``effect``'s."""
     import shap
 
-    rows, explainer = columns.encode(points), shap.TreeExplainer(found.model)
+    rows, explainer = columns.encode(points), shap.TreeExplainer(surrogate.model)
     effects, both = np.asarray(explainer.shap_values(rows)), []
     for start in range(0, len(rows), _ROWS_AT_A_TIME):
         both.append(np.asarray(explainer.shap_interaction_values(rows[start : start + _ROWS_AT_A_TIME])))
@@ -209,8 +209,8 @@ def _knob(group: Any, effects: Array, points: Sequence[Point], show: Show) -> Kn
     at = nearest(knob, [point[knob.key] for point in points])
     rows = []
     for value in data.sort_values(knob, at):
-        own = effects[[one == value for one in at]]
-        rows.append(ValueEffect(value, len(own), float(show(own.mean()))))
+        of_value = effects[[knob_value == value for knob_value in at]]
+        rows.append(ValueEffect(value, len(of_value), float(show(of_value.mean()))))
     numbers = [group.encode(point[knob.key])[0] for point in points]
     direction = _direction(numbers, effects) if data.is_number(knob) else None
     return KnobEffect(knob.key, float(show(np.abs(effects).mean())), direction, rows)
@@ -278,42 +278,42 @@ def _of_values(
     state: StudyState, space: Space, tell: Callable[[float], None]
 ) -> tuple[ModelEffects, FittedModel | None]:
     trials = data.measured_trials(state)
-    known = ModelEffects(trials=len(trials), r_squared=None, unit="percent")
+    effects_ = ModelEffects(trials=len(trials), r_squared=None, unit="percent")
     if len(trials) < MINIMUM_TRIALS_OF_MODEL:
         few = f"needs {MINIMUM_TRIALS_OF_MODEL} measured trials; there are {len(trials)}"
-        return replace(known, reason=few), None
+        return replace(effects_, reason=few), None
     points = [data.knobs_at(space, trial) for trial in trials]
     logarithms = np.log([trial.value or 1.0 for trial in trials])
     fitted = _fit(space, points, logarithms)
     if fitted is None or not np.ptp(logarithms):
-        return replace(known, reason="every trial had the same knobs or the same value"), None
+        return replace(effects_, reason="every trial had the same knobs or the same value"), None
     score = fitted.found.r_squared
     if score < LEAST_R_SQUARED:
         poor = _poor(f"an R^2 of {score:.2f}", LEAST_R_SQUARED)
-        return replace(known, r_squared=score, reason=poor), None
+        return replace(effects_, r_squared=score, reason=poor), None
     knobs, pairs = explain(fitted.found, fitted.columns, points, percent, tell)
     error = float(percent(np.array(fitted.found.error)))
-    return replace(known, knobs=knobs, pairs=pairs, r_squared=score, error_percent=error), fitted
+    return replace(effects_, knobs=knobs, pairs=pairs, r_squared=score, error_percent=error), fitted
 
 
 def _of_failures(
     state: StudyState, space: Space, tell: Callable[[float], None]
 ) -> tuple[ModelEffects, FittedModel | None]:
-    found = data.judged_trials(state)
-    bad = sum(1 for _, failed in found if failed)
-    known = ModelEffects(trials=len(found), failed=bad, auc=None, unit="percentage points")
-    if min(bad, len(found) - bad) < MINIMUM_OF_EACH:
-        few = f"needs {MINIMUM_OF_EACH} trials that failed and as many that ran; {bad} of {len(found)} failed"
-        return replace(known, reason=few), None
-    points = [data.knobs_at(space, trial) for trial, _ in found]
-    fitted = _fit(space, points, np.array([float(failed) for _, failed in found]))
+    outcomes = data.judged_trials(state)
+    bad = sum(1 for _, failed in outcomes if failed)
+    effects_ = ModelEffects(trials=len(outcomes), failed=bad, auc=None, unit="percentage points")
+    if min(bad, len(outcomes) - bad) < MINIMUM_OF_EACH:
+        few = f"needs {MINIMUM_OF_EACH} trials that failed and as many that ran; {bad} of {len(outcomes)} failed"
+        return replace(effects_, reason=few), None
+    points = [data.knobs_at(space, trial) for trial, _ in outcomes]
+    fitted = _fit(space, points, np.array([float(failed) for _, failed in outcomes]))
     if fitted is None:
-        return replace(known, reason="every trial had the same knobs"), None
+        return replace(effects_, reason="every trial had the same knobs"), None
     score = fitted.found.auc
     if score < LEAST_AUC:
-        return replace(known, auc=score, reason=_poor(f"an AUC of {score:.2f}", LEAST_AUC)), None
+        return replace(effects_, auc=score, reason=_poor(f"an AUC of {score:.2f}", LEAST_AUC)), None
     knobs, pairs = explain(fitted.found, fitted.columns, points, points_of_chance, tell)
-    return replace(known, knobs=knobs, pairs=pairs, auc=score), fitted
+    return replace(effects_, knobs=knobs, pairs=pairs, auc=score), fitted
 
 
 def _poor(score: str, least: float) -> str:
@@ -323,8 +323,8 @@ def _poor(score: str, least: float) -> str:
 
 
 def _fit(space: Space, points: list[Point], targets: Any) -> FittedModel | None:
-    made = columns(space.knobs, points)
-    return FittedModel(fit(made.encode(points), targets), made, points) if made.groups else None
+    encoder = columns(space.knobs, points)
+    return FittedModel(fit(encoder.encode(points), targets), encoder, points) if encoder.groups else None
 
 
 def _dependence(fitted: FittedModel, space: Space) -> list[PredictedKnob]:
@@ -335,20 +335,20 @@ def _dependence(fitted: FittedModel, space: Space) -> list[PredictedKnob]:
     rows = []
     for group in fitted.columns.groups:
         shown = data.sort_values(group.knob, group.knob.grid() if group.knob.is_range else group.seen)
-        found = (
+        points_of_values = (
             (value, _points_at(points, group.knob.key, value, space)) for value in shown if group.knows(value)
         )
-        at = [_predict_value(value, moved, fitted) for value, moved in found if moved]
+        at = [_predict_value(value, moved, fitted) for value, moved in points_of_values if moved]
         rows.append(PredictedKnob(group.knob.key, at))
     return rows
 
 
 def _points_at(points: Sequence[Point], key: str, value: Any, space: Space) -> list[Point]:
     acting = (point for point in points if space.is_active(key, point))
-    found = (
+    moved = (
         point if point[key] == value else data.move_point(space, point, key, value)[0] for point in acting
     )
-    return [point for point in found if point is not None]
+    return [point for point in moved if point is not None]
 
 
 def _predict_value(value: Any, points: Sequence[Point], fitted: FittedModel) -> PredictedValue:
@@ -365,14 +365,14 @@ def _neighbours(
     if winner is None:
         return []
     space, rows = file.search_space, []
-    here = fitted.found.predict(fitted.columns.encode([data.knobs_at(space, winner)]))[0]
+    prediction = fitted.found.predict(fitted.columns.encode([data.knobs_at(space, winner)]))[0]
     for neighbour in neighbours(state, file):
         if neighbour.config is None or neighbour.stands != "unknown":
             continue
         point = space.base_values | neighbour.config
         if not fitted.columns.know(point):
             continue
-        gap = float(fitted.found.predict(fitted.columns.encode([point]))[0] - here)
+        gap = float(fitted.found.predict(fitted.columns.encode([point]))[0] - prediction)
         loss, low, high = (100 * float(-np.expm1(gap + sign * fitted.found.error)) for sign in (0, 1, -1))
         rows.append(
             PredictedNeighbour(neighbour.key, neighbour.value, _chance(fails, point), loss, low, high)

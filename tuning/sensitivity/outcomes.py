@@ -27,8 +27,8 @@ class Importance:
 
 def importance_of(result: Mapping[str, Any] | None) -> Importance | None:
     """Of a study's result as its file has it; None where it tells none."""
-    found = (result or {}).get("importance")
-    return msgspec.convert(found, Importance) if found else None
+    document_ = (result or {}).get("importance")
+    return msgspec.convert(document_, Importance) if document_ else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,5 +205,5 @@ class AnalysisResult(Generic[Found_co]):
 
 def plain(document: Any) -> dict[str, Any]:
     """A document of these types as dicts, lists, numbers and None, ready for JSON."""
-    made: dict[str, Any] = msgspec.to_builtins(document)
-    return made
+    plain_document: dict[str, Any] = msgspec.to_builtins(document)
+    return plain_document

@@ -33,13 +33,13 @@ def shares(
 
     A point has the values of those knobs that act there. The larger a value, the better.
     """
-    kept = np.isfinite(values)
-    known = [point for point, keep in zip(points, kept, strict=True) if keep]
-    best = _are_best(np.asarray(values, dtype=float)[kept], quantile)
-    keys = sorted({key for point in known for key in point})
-    found = {key: _variance(key, known, best, knobs[key]) for key in keys}
-    whole = sum(found.values())
-    parts = {key: value / whole if whole else 1 / len(found) for key, value in found.items()}
+    is_finite = np.isfinite(values)
+    finite_points = [point for point, keep in zip(points, is_finite, strict=True) if keep]
+    best = _are_best(np.asarray(values, dtype=float)[is_finite], quantile)
+    keys = sorted({key for point in finite_points for key in point})
+    variances = {key: _variance(key, finite_points, best, knobs[key]) for key in keys}
+    whole = sum(variances.values())
+    parts = {key: value / whole if whole else 1 / len(variances) for key, value in variances.items()}
     return dict(sorted(parts.items(), key=lambda part: -part[1]))
 
 
@@ -60,7 +60,10 @@ def _variance(key: str, points: Sequence[Mapping[str, Any]], best: Array, knob: 
     if size < 2:
         return 0.0
     density = _of_range if knob.is_range else _of_choices
-    top, every = (density(np.bincount(kept, minlength=size)) + _LEAST for kept in (places[mine], places))
+    top, every = (
+        density(np.bincount(chosen_places, minlength=size)) + _LEAST
+        for chosen_places in (places[mine], places)
+    )
     weight = (mine.sum() / best.sum()) ** 2 / (len(values) / len(points))
     return float(weight * (every @ (top / every - 1) ** 2))
 
@@ -80,32 +83,32 @@ def _places(values: Sequence[Any], knob: Knob) -> tuple[Array, int]:
 
 def _of_choices(counts: Array) -> Array:
     """The density of a category: each choice that was seen is a kernel, and all choices alike are another one."""
-    seen = np.flatnonzero(counts)
-    kernels = np.full((len(seen) + 1, len(counts)), 1 / (len(seen) + 1))
-    kernels[np.arange(len(seen)), seen] += 1
-    return _mixture(counts[seen], kernels / kernels.sum(axis=1, keepdims=True))
+    present = np.flatnonzero(counts)
+    kernels = np.full((len(present) + 1, len(counts)), 1 / (len(present) + 1))
+    kernels[np.arange(len(present)), present] += 1
+    return _mixture(counts[present], kernels / kernels.sum(axis=1, keepdims=True))
 
 
 def _of_range(counts: Array) -> Array:
     """The density on a grid: a kernel at each of its points that was counted, and a wide one over all of it."""
-    seen = np.flatnonzero(counts)
+    present = np.flatnonzero(counts)
     middle, width = (len(counts) - 1) / 2, float(len(counts))
-    centres = np.append(seen, middle)
-    widths = np.append(np.full(len(seen), max(_NARROWEST, _scott(seen, counts[seen]))), width)
+    centres = np.append(present, middle)
+    widths = np.append(np.full(len(present), max(_NARROWEST, _scott(present, counts[present]))), width)
     edges = (np.arange(len(counts) + 1) - 0.5 - centres[:, None]) / widths[:, None]
     below = _normal(edges)
     kernels = np.diff(below, axis=1) / (below[:, -1:] - below[:, :1])
-    return _mixture(counts[seen], kernels)
+    return _mixture(counts[present], kernels)
 
 
-def _scott(seen: Array, counts: Array) -> float:
+def _scott(present: Array, counts: Array) -> float:
     """The width of kernels by what is counted at each place: from its spread, or the distance of its quartiles."""
     upto, whole = counts.cumsum(), int(counts.sum())
-    mean = seen @ counts / whole
-    spread = math.sqrt((seen - mean) ** 2 @ counts / max(1, whole - 1))
+    mean = present @ counts / whole
+    spread = math.sqrt((present - mean) ** 2 @ counts / max(1, whole - 1))
     first = upto.searchsorted(whole // 4, side="left")
-    third = min(len(seen) - 1, int(upto.searchsorted(whole * 3 // 4, side="right")))
-    return float(_SCOTT * min((seen[third] - seen[first]) / _QUARTILES, spread) * whole**-0.2)
+    third = min(len(present) - 1, int(upto.searchsorted(whole * 3 // 4, side="right")))
+    return float(_SCOTT * min((present[third] - present[first]) / _QUARTILES, spread) * whole**-0.2)
 
 
 def _mixture(counts: Array, kernels: Array) -> Array:
@@ -116,5 +119,5 @@ def _mixture(counts: Array, kernels: Array) -> Array:
 
 def _normal(at: Array) -> Array:
     """The normal distribution's part below each number."""
-    found = [math.erfc(-number / math.sqrt(2)) / 2 for number in at.ravel().tolist()]
-    return np.array(found).reshape(at.shape)
+    tails = [math.erfc(-number / math.sqrt(2)) / 2 for number in at.ravel().tolist()]
+    return np.array(tails).reshape(at.shape)

@@ -95,17 +95,17 @@ _LATER = Importance(None, "PED-ANOVA is worked out when a trial ends")
 
 def _newest(folder: Path, kind: type[Found], trials: int) -> AnalysisResult[Found]:
     """The newest outcome with what makes it old, if anything; without one, how to get it."""
-    kept = job.newest(folder, kind, trials)
-    if kept is None:
+    stored = job.newest(folder, kind, trials)
+    if stored is None:
         method = kind.method
         ask = f"is worked out when asked for: workbench sensitivity {folder.name} --method {method}"
         return AnalysisResult(reason=f"{NAMES[method]} {missing_package(method) or ask}")
     notes = []
-    if kept.of_trials < trials:
-        notes.append(f"of the first {kept.of_trials} of {trials} trials")
-    if isinstance(kept.found, Fanova) and not kept.found.complete:
-        notes.append(f"stopped after {kept.found.trees} trees")
-    return AnalysisResult(kept, note="; ".join(notes))
+    if stored.of_trials < trials:
+        notes.append(f"of the first {stored.of_trials} of {trials} trials")
+    if isinstance(stored.found, Fanova) and not stored.found.complete:
+        notes.append(f"stopped after {stored.found.trees} trees")
+    return AnalysisResult(stored, note="; ".join(notes))
 
 
 def _dependence(state: StudyState, file: StudyFile, shap: AnalysisResult[Shap]) -> list[KnobRow]:
@@ -133,9 +133,9 @@ def _winner(state: StudyState, file: StudyFile) -> Winner | None:
 
 def _neighbours(state: StudyState, file: StudyFile, shap: AnalysisResult[Shap]) -> list[Neighbour]:
     """Neighbours that were not measured take the model's word, where its winner is still the winner."""
-    best, found = _winner(state, file), shap.found
-    holds = found is not None and best is not None and found.winner == best.trial
-    predicted = found.neighbours if found and holds else ()
+    best, shap_values = _winner(state, file), shap.found
+    holds = shap_values is not None and best is not None and shap_values.winner == best.trial
+    predicted = shap_values.neighbours if shap_values and holds else ()
     words = {(row.key, str(row.value)): row for row in predicted}
     rows = [
         _with_word(neighbour, words.get((neighbour.key, str(neighbour.value))), shap)
@@ -144,14 +144,16 @@ def _neighbours(state: StudyState, file: StudyFile, shap: AnalysisResult[Shap]) 
     return sorted(rows, key=lambda row: row.place)
 
 
-def _with_word(one: Neighbour, word: PredictedNeighbour | None, shap: AnalysisResult[Shap]) -> Neighbour:
-    if one.stands != "unknown":
-        return one
+def _with_word(
+    neighbour: Neighbour, word: PredictedNeighbour | None, shap: AnalysisResult[Shap]
+) -> Neighbour:
+    if neighbour.stands != "unknown":
+        return neighbour
     if word is None:
-        return replace(one, reason=_no_word(shap.found))
+        return replace(neighbour, reason=_no_word(shap.found))
     chance = word.failure_chance
     return replace(
-        one,
+        neighbour,
         stands="predicted",
         reason="" if chance is None or chance < RISKY else f"likely to fail ({chance:.0%})",
         loss_percent=word.loss_percent,

@@ -31,9 +31,9 @@ def _fanova(folder: Path, trials: int, state: StudyState, file: StudyFile) -> No
     from tuning.sensitivity.models import TREES, fanova
 
     tell(0.0, f"0 of {TREES} trees")
-    for found in fanova(state, file.search_space):
-        job.write(folder, trials, found)
-        grown = found.trees or TREES
+    for partial_result in fanova(state, file.search_space):
+        job.write(folder, trials, partial_result)
+        grown = partial_result.trees or TREES
         tell(grown / TREES, f"{grown} of {TREES} trees")
 
 

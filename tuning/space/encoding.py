@@ -48,12 +48,14 @@ class Encoding:
             return []
         if not self._exponents:
             return [Parameter(LAYOUT, "category", tuple(self._names))]
-        found = []
+        parameters = []
         for index, key in enumerate(self.space.layout_keys):
             exponents = [degrees[index].bit_length() - 1 for degrees in layouts]
             if min(exponents) < max(exponents):
-                found.append(Parameter(_exponent(key), "integer", low=min(exponents), high=max(exponents)))
-        return found
+                parameters.append(
+                    Parameter(_exponent(key), "integer", low=min(exponents), high=max(exponents))
+                )
+        return parameters
 
     @cached_property
     def _names(self) -> dict[str, tuple[int, ...]]:
@@ -94,13 +96,14 @@ class Encoding:
         params = self._encode(point)
         return params if self.decode(params) == point else None
 
-    def distance(self, one: dict[str, Any], other: dict[str, Any]) -> float:
+    def distance(self, first: dict[str, Any], second: dict[str, Any]) -> float:
         """How unlike two draws are, summed over what both have: 1 for another category, else the part of the range."""
         both = (
-            parameter for parameter in self.parameters if parameter.name in one and parameter.name in other
+            parameter for parameter in self.parameters if parameter.name in first and parameter.name in second
         )
         return sum(
-            _parameter_distance(parameter, one[parameter.name], other[parameter.name]) for parameter in both
+            _parameter_distance(parameter, first[parameter.name], second[parameter.name])
+            for parameter in both
         )
 
     def _encode(self, point: Point) -> dict[str, Any]:
@@ -117,13 +120,13 @@ class Encoding:
         return params
 
 
-def _parameter_distance(parameter: Parameter, one: Any, other: Any) -> float:
+def _parameter_distance(parameter: Parameter, first: Any, second: Any) -> float:
     if parameter.kind == "category":
-        return float(one != other)
+        return float(first != second)
     low, high = parameter.low, parameter.high
     if parameter.log:
-        one, other, low, high = (math.log(value) for value in (one, other, low, high))
-    return float(abs(one - other) / (high - low))
+        first, second, low, high = (math.log(value) for value in (first, second, low, high))
+    return float(abs(first - second) / (high - low))
 
 
 def _axis(key: str) -> str:
@@ -140,8 +143,8 @@ def _varies(knob: Knob) -> bool:
 
 def _is_ordered(knob: Knob) -> bool:
     is_degree = facts_of(knob.key).degree  # without a value it is all there are, the most
-    known = [choice for choice in knob.choices if choice is not None or not is_degree]
-    numbers = all(isinstance(choice, int | float) and not isinstance(choice, bool) for choice in known)
+    values = [choice for choice in knob.choices if choice is not None or not is_degree]
+    numbers = all(isinstance(choice, int | float) and not isinstance(choice, bool) for choice in values)
     return numbers and len(knob.choices) >= ORDERED_CHOICES
 
 
@@ -179,8 +182,8 @@ def _encode(knob: Knob, value: Any) -> Any:
     if knob.is_range:
         low, high = knob.grid()[0], knob.grid()[-1]
         return min(max(value, low), high)
-    known = value if value in knob.choices else _nearest(knob, value)
-    return _sorted_choices(knob).index(known) if _is_ordered(knob) else known
+    nearest = value if value in knob.choices else _nearest(knob, value)
+    return _sorted_choices(knob).index(nearest) if _is_ordered(knob) else nearest
 
 
 def _nearest(knob: Knob, value: Any) -> Any:

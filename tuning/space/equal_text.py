@@ -16,11 +16,11 @@ GLOBAL_BATCH = "batch.global_batch"
 def values(base: RunConfig, global_batch: int) -> dict[str, int]:
     """What else a configuration with this global batch has, so that it sees the tokens that the ``base`` does."""
     train, part = base.train, Fraction(base.batch.global_batch, global_batch)
-    found = {"train.steps": max(train.warmup + 1, -int(-train.steps * part // 1))}
-    found["train.validation_batches"] = int(train.validation_batches * part)
+    changed = {"train.steps": max(train.warmup + 1, -int(-train.steps * part // 1))}
+    changed["train.validation_batches"] = int(train.validation_batches * part)
     if train.validate_every is not None:
-        found["train.validate_every"] = max(1, round(train.validate_every * part))
-    return found
+        changed["train.validate_every"] = max(1, round(train.validate_every * part))
+    return changed
 
 
 def problem(base: RunConfig, global_batch: int) -> str | None:

@@ -27,14 +27,14 @@ def first_tries(space: Space, trials: int) -> Tries:
     of a command one thing at a time, since its trials may be few.
     """
     start = space.degrees(space.baseline[0])
-    found = [(_largest(space, start), "the largest micro-batch that divides")]
+    tries = [(_largest(space, start), "the largest micro-batch that divides")]
     for place, key in enumerate(space.layout_keys):
         first = _first_degree(space)
         usual = [degrees for degrees in space.layouts if degrees[:first] == start[:first]]
         alone = [degrees for degrees in usual if prod(degrees[first:]) == degrees[place] > 1]
         if alone and key in AXES:
-            found.append((_largest(space, min(alone)), f"the least {AXES[key]} parallelism"))
-    legal = [*_of_a_command(space), *((point, why) for point, why in found if point is not None)]
+            tries.append((_largest(space, min(alone)), f"the least {AXES[key]} parallelism"))
+    legal = [*_of_a_command(space), *((point, why) for point, why in tries if point is not None)]
     return legal[: most(trials)]
 
 
@@ -49,36 +49,36 @@ def fitting_tries(space: Space, trials: int) -> Tries:
     """
     plain = _plain(space)
     saving: Point = {}
-    found: Tries = []
+    fitting: Tries = []
     for key, least_memory, words in _SAVING:
         if (knob := space.by_key.get(key)) is not None:
             saving[key] = least_memory(knob.grid())
-            found += _tries(space, plain | saving, f"to fit first: {words}")
+            fitting += _tries(space, plain | saving, f"to fit first: {words}")
     start, first = space.degrees(space.baseline[0]), _first_degree(space)
     for degrees in sorted(
         space.layouts, key=lambda layout: (prod(layout[first:]), layout[:first]), reverse=True
     ):
         if degrees != start:
             point = plain | dict(zip(space.layout_keys, degrees, strict=True)) | saving
-            found += _tries(space, point, "to fit first: the model split")
-    return found[: most(trials)]
+            fitting += _tries(space, point, "to fit first: the model split")
+    return fitting[: most(trials)]
 
 
 def _of_a_command(space: Space) -> Tries:
     """Less recomputation and larger micro-batches, with all else as the command has it today."""
-    found, today = Tries(), space.baseline[0]
+    tries, today = Tries(), space.baseline[0]
     again, size = space.by_key.get("trainer.recompute"), space.by_key.get("trainer.micro_batch")
     less = [value for value in again.grid() if value in (False, "none")] if again else []
     if again and less and today.get(again.key) not in less:
-        found += _tries(space, today | {again.key: less[0]}, "without recomputation, all else as it is")
+        tries += _tries(space, today | {again.key: less[0]}, "without recomputation, all else as it is")
     now = today.get(size.key) if size else None
     if size and isinstance(now, int | float):
         larger = sorted(
-            (one for one in size.grid() if isinstance(one, int | float) and one > now), reverse=True
+            (size_ for size_ in size.grid() if isinstance(size_, int | float) and size_ > now), reverse=True
         )
-        for one in larger[:2]:
-            found += _tries(space, today | {size.key: one}, "a larger micro-batch, all else as it is")
-    return found
+        for size_ in larger[:2]:
+            tries += _tries(space, today | {size.key: size_}, "a larger micro-batch, all else as it is")
+    return tries
 
 
 def _most_recomputation(values: Collection[str]) -> str:
@@ -108,10 +108,10 @@ def _plain(space: Space) -> Point:
 def _nearest(knob: Knob, value: Any) -> Any:
     if knob.contains(value):
         return value
-    numbers = [one for one in knob.grid() if isinstance(one, int | float)]
+    numbers = [number for number in knob.grid() if isinstance(number, int | float)]
     if not numbers or not isinstance(value, int | float):
         return knob.grid()[0]
-    return min(numbers, key=lambda one: abs(one - value))
+    return min(numbers, key=lambda number: abs(number - value))
 
 
 def automatic_point(space: Space) -> Point:

@@ -100,34 +100,34 @@ def _parse_knob(key: str, value: Any, base: RunConfig) -> Knob:
     return Knob(key, _distinct(key, value, choices))
 
 
-def _distinct(key: str, given: list[Any], choices: list[Any]) -> tuple[Any, ...]:
+def _distinct(key: str, values: list[Any], choices: list[Any]) -> tuple[Any, ...]:
     """The choices; one that stands there twice is likelier a slip of another value than a wish."""
     twice = [choice for place, choice in enumerate(choices) if choice in choices[:place]]
     if twice:
-        raise InputError(f"space.{key}", given, f"{twice[0]!r} is given twice; give each value once")
+        raise InputError(f"space.{key}", values, f"{twice[0]!r} is given twice; give each value once")
     return tuple(choices)
 
 
 def _counts(key: str, value: Any) -> Knob:
     """Whole numbers above 0."""
-    good = isinstance(value, list) and value and all(type(one) is int and one > 0 for one in value)
+    good = isinstance(value, list) and value and all(type(count) is int and count > 0 for count in value)
     if not good:
         raise InputError(f"space.{key}", value, "give a list of whole numbers above 0")
     return Knob(key, _distinct(key, value, value))
 
 
 def _check_key(key: str, value: Any, base: RunConfig) -> None:
-    facts, known = facts_of(key), base.flat()
+    facts, base_values = facts_of(key), base.flat()
     if facts.fixed_in_study:
         remedy = "stays the same inside a study, or trials could not be compared; set it in base"
         raise InputError(f"space.{key}", value, remedy)
     if facts.derived_from_keys:
         remedy = "follows from ranks / (tp * pp * cp); give parallel.tp, parallel.pp and parallel.cp"
         raise InputError(f"space.{key}", value, remedy)
-    if key not in known:
+    if key not in base_values:
         allowed = [
             name
-            for name in known
+            for name in base_values
             if not facts_of(name).fixed_in_study and not facts_of(name).derived_from_keys
         ]
         remedy = f"unknown key; a study can turn {', '.join([*STUDY_KEYS, *allowed])}"
@@ -161,10 +161,10 @@ def check_value(key: str, value: Any, base: RunConfig) -> Any:
         InputError: a run refuses it.
     """
     if key in AUTOMATIC:
-        given = base.flat()[key]
+        base_value = base.flat()[key]
         if value in (None, AUTO):
             return value
-        if given and value in (FROM_BASE, given):
+        if base_value and value in (FROM_BASE, base_value):
             return FROM_BASE
         of_base = f"the list that the base has, as {FROM_BASE}; put it there"
         remedy = f"a study turns this between null and {AUTO}, and {of_base}"
@@ -197,30 +197,30 @@ def default_space(base: RunConfig, ranks: int, in_time: bool = False) -> dict[st
     global batch and the learning rate, too.
     """
     search = Search(base, ranks, in_time)
-    found = offered_space(base, ranks, in_time)
-    return {key: values for key, values in found.items() if KNOBS[key].is_searched(search)}
+    offered = offered_space(base, ranks, in_time)
+    return {key: values for key, values in offered.items() if KNOBS[key].is_searched(search)}
 
 
 def offered_space(base: RunConfig, ranks: int, in_time: bool = False) -> dict[str, Any]:
     """Every knob with sensible values, also those that are not turned unless somebody asks for them."""
     search = Search(base, ranks, in_time)
     values = {key: knob.suggested(search) for key, knob in KNOBS.items()}
-    return {key: found for key, found in values.items() if found is not None}
+    return {key: choices for key, choices in values.items() if choices is not None}
 
 
 def other_values(base: RunConfig, ranks: int, in_time: bool = False) -> dict[str, list[Any]]:
     """By knob, values that a form lists beside the offered ones, where there are some."""
     search = Search(base, ranks, in_time)
-    found = {key: list(KNOBS[key].unselected_values(search)) for key in offered_space(base, ranks, in_time)}
-    return {key: values for key, values in found.items() if values}
+    values = {key: list(KNOBS[key].unselected_values(search)) for key in offered_space(base, ranks, in_time)}
+    return {key: values for key, values in values.items() if values}
 
 
 def fixed_knob_reasons(base: RunConfig, ranks: int, in_time: bool = False) -> dict[str, str]:
     """By knob, why a study that names no space does not turn it."""
     turned, search = default_space(base, ranks, in_time), Search(base, ranks, in_time)
-    found = {key: facts for key, facts in KNOBS.items() if facts.title and key not in turned}
+    unturned = {key: facts for key, facts in KNOBS.items() if facts.title and key not in turned}
     # Those of an outer loop act only beside its method, which is named.
-    named = (key for key in found if not key.startswith("outer.") or key == "outer.method")
+    named = (key for key in unturned if not key.startswith("outer.") or key == "outer.method")
     return {key: _why_not_searched(key, search) for key in named if ranks > 1 or KNOBS[key].suggested(search)}
 
 
@@ -239,12 +239,12 @@ def _why_not_searched(key: str, search: Search) -> str:
     return "seldom decides; for those who ask"
 
 
-def space_note(ranks: int, given: bool) -> str:
+def space_note(ranks: int, has_space: bool) -> str:
     """What the space covers and why, in words; of one that is not the usual one only that it has no layouts."""
     if ranks == 1:
-        turned = "" if given else "; the study turns micro-batch, recomputation and compile"
+        turned = "" if has_space else "; the study turns micro-batch, recomputation and compile"
         return f"one device: there is no layout to choose{turned}"
-    if given:
+    if has_space:
         return ""
     turned = "layout, batch, memory and communication knobs"
     return f"the usual space: the study turns {turned} for {several(ranks, 'ranks')}"
@@ -256,7 +256,7 @@ def offered_environment(kind: str, ranks: int, cores: int) -> dict[str, list[Any
     None comes first: a variable as the machine has it.
     """
     return {
-        f"{SECTION}.{name}": [None, *known.offered_on(cores // ranks)]
-        for name, known in VARIABLES.items()
+        f"{SECTION}.{name}": [None, *variable.offered_on(cores // ranks)]
+        for name, variable in VARIABLES.items()
         if ineffective_reason(name, kind, ranks) is None
     }

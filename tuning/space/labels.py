@@ -38,10 +38,10 @@ def label(points: Points, point: Point) -> str:
     words.append(f"micro_batch={now['batch.micro_batch']}")
     words += [f"accumulation={now[ACCUMULATION]}"] if ACCUMULATION in points.by_key else []
     for key in point:
-        said = key in NAMED_FIRST or (
+        is_named = key in NAMED_FIRST or (
             now[key] == points.base_values[key] and not facts_of(key).always_in_label
         )
-        if not said and now[key] != "none" and acts(key, now):
+        if not is_named and now[key] != "none" and acts(key, now):
             name = facts_of(key).label or key.rpartition(".")[2]
             words.append(f"{name}={_short(key, now[key])}{_lists(points, point, key)}")
     return " ".join(words)
@@ -51,10 +51,10 @@ def _lists(points: Points, point: Point, key: str) -> str:
     """What ``auto`` stands for, if that is short."""
     if key not in points.automatic(point):
         return ""
-    found = points.config(point).flat()[key]
-    if found is None:
+    values = points.config(point).flat()[key]
+    if values is None:
         return f"({facts_of(key).unset})"
-    return f"({','.join(map(str, found))})" if len(found) <= _SHORT_LIST else ""
+    return f"({','.join(map(str, values))})" if len(values) <= _SHORT_LIST else ""
 
 
 def _degrees(points: Points, now: Point) -> list[str]:

@@ -45,9 +45,9 @@ def best_known(
     """
     if micro_batches < 1 or chunks not in SCHEDULES[kind].chunks:
         return kind
-    found = (other for other in SCHEDULES if other in kinds and chunks in SCHEDULES[other].chunks)
+    schedules = (other for other in SCHEDULES if other in kinds and chunks in SCHEDULES[other].chunks)
     gathers = zero_stage >= GATHERING_STAGE and micro_batches > 1
-    same = (other for other in found if _run_alike(other, kind, ranks, chunks, micro_batches))
+    same = (other for other in schedules if _run_alike(other, kind, ranks, chunks, micro_batches))
     alike = (
         other
         for other in same
@@ -57,14 +57,14 @@ def best_known(
 
 
 @lru_cache(maxsize=65_536)
-def _run_alike(one: str, other: str, ranks: int, chunks: int, micro_batches: int) -> bool:
-    if one == other:
+def _run_alike(first: str, second: str, ranks: int, chunks: int, micro_batches: int) -> bool:
+    if first == second:
         return True
     few = (ranks, chunks, min(micro_batches, FEW))
-    if _list_few_actions(one, *few) != _list_few_actions(other, *few):
+    if _list_few_actions(first, *few) != _list_few_actions(second, *few):
         return False
     whole = (ranks, chunks, micro_batches)
-    return few == whole or _list_actions(one, *whole) == _list_actions(other, *whole)
+    return few == whole or _list_actions(first, *whole) == _list_actions(second, *whole)
 
 
 @lru_cache(maxsize=4_096)
@@ -128,12 +128,12 @@ class Points:
     def _memo(self) -> dict[tuple[str, int], tuple[Point, Any]]:
         return {}
 
-    def remember(self, what: str, point: Point, make: Callable[[Point], Result]) -> Result:
+    def remember(self, question: str, point: Point, make: Callable[[Point], Result]) -> Result:
         """What ``make`` says of a journaled point, worked out once: its trial is asked about again and again."""
-        known = self._memo.get((what, id(point)))
-        if known is None:  # the point is kept beside it, so that no other one gets its id
-            known = self._memo[(what, id(point))] = (point, make(point))
-        result: Result = known[1]
+        remembered = self._memo.get((question, id(point)))
+        if remembered is None:  # the point is kept beside it, so that no other one gets its id
+            remembered = self._memo[(question, id(point))] = (point, make(point))
+        result: Result = remembered[1]
         return result
 
     @cached_property
@@ -148,8 +148,11 @@ class Points:
         """
         flat = self.base.flat()
         flat |= {key: FROM_BASE for key in AUTOMATIC if key in self.by_key and flat[key]}
-        own = {RANKS: self.ranks, ACCUMULATION: max(1, flat["batch.global_batch"] // self._sequences(flat))}
-        return flat | {key: value for key, value in own.items() if key in self.by_key}
+        own_values = {
+            RANKS: self.ranks,
+            ACCUMULATION: max(1, flat["batch.global_batch"] // self._sequences(flat)),
+        }
+        return flat | {key: value for key, value in own_values.items() if key in self.by_key}
 
     @cached_property
     def layout_keys(self) -> tuple[str, ...]:
@@ -202,8 +205,8 @@ class Points:
 
     def _model_ranks(self, values: Point) -> int:
         base = {key: getattr(self.base.parallel, key.rpartition(".")[2]) for key in WORLD_DEGREES}
-        known = base | values
-        return prod(int(known[key]) for key in WORLD_DEGREES)
+        merged = base | values
+        return prod(int(merged[key]) for key in WORLD_DEGREES)
 
     def layout_part(self, values: Point) -> Point:
         """The layout's part of a point, from degrees; those that are not given stand as in the base."""
@@ -217,27 +220,27 @@ class Points:
 
     def canonical_point(self, point: Point) -> Point:
         """A point with every inactive knob reset, and one name for what has two."""
-        found = self.reset_inactive(point)
-        now = self.base_values | found
+        reset = self.reset_inactive(point)
+        now = self.base_values | reset
         width = self.by_key.get("parallel.shard_ranks")
         if width and width.contains(None) and now[width.key] == data_ranks(now):
-            found[width.key] = None
+            reset[width.key] = None
         micro_batches = self._micro_batches(now)
-        if ONLY_BETWEEN in found and micro_batches == 1:
-            found[ONLY_BETWEEN] = False
-        if "schedule.kind" in found and now["parallel.pp"] > 1:
+        if ONLY_BETWEEN in reset and micro_batches == 1:
+            reset[ONLY_BETWEEN] = False
+        if "schedule.kind" in reset and now["parallel.pp"] > 1:
             size = (now["parallel.pp"], now["schedule.chunks"], micro_batches, now["parallel.zero_stage"])
             kinds = self.choices("schedule.kind")
-            found["schedule.kind"] = best_known(now["schedule.kind"], kinds, *size)
-        return found | self._left_alone(found)
+            reset["schedule.kind"] = best_known(now["schedule.kind"], kinds, *size)
+        return reset | self._left_alone(reset)
 
     def _left_alone(self, point: Point) -> Point:
         """What stands at ``auto`` where that comes to another value of the knob: equal runs are equal points."""
-        asked = [key for key in self.automatic(point) if len(self.by_key[key].choices) > 1]
-        found = self.resolve(self._quick_config(point), asked) if asked else {}
+        automatic = [key for key in self.automatic(point) if len(self.by_key[key].choices) > 1]
+        resolved = self.resolve(self._quick_config(point), automatic) if automatic else {}
         named = {
             key: FROM_BASE if value and value == self.base.flat()[key] else value
-            for key, value in found.items()
+            for key, value in resolved.items()
         }
         return {key: value for key, value in named.items() if self.by_key[key].contains(value)}
 
@@ -277,19 +280,19 @@ class Points:
 
     def config(self, point: Point) -> RunConfig:
         """The full, checked configuration of a point."""
-        config, asked = self.base.with_values(self.run_values(point)), self.automatic(point)
-        return config.with_values(self.resolve(config, asked)) if asked else config
+        config, automatic = self.base.with_values(self.run_values(point)), self.automatic(point)
+        return config.with_values(self.resolve(config, automatic)) if automatic else config
 
     def run_values(self, point: Point) -> Point:
         """What a point sets in a run's configuration."""
         left_out = {RANKS, ACCUMULATION, *self.automatic_keys(point)}
-        given = {key: value for key, value in point.items() if key not in left_out}
+        values = {key: value for key, value in point.items() if key not in left_out}
         if ACCUMULATION in point:
             sizes = (point["parallel.dp"], self._value_of(point, "batch.micro_batch"), point[ACCUMULATION])
-            given["batch.global_batch"] = prod(int(size) for size in sizes)
+            values["batch.global_batch"] = prod(int(size) for size in sizes)
         elif GLOBAL_BATCH in point:
-            given |= equal_text.values(self.base, point[GLOBAL_BATCH])
-        return given
+            values |= equal_text.values(self.base, point[GLOBAL_BATCH])
+        return values
 
     def automatic(self, point: Point) -> list[str]:
         """The keys that stand at ``auto`` in a point; ``config`` has what they stand for."""

@@ -15,18 +15,18 @@ ROUNDS = 3
 LONGEST = 8
 
 
-def problem(asked: RunConfig) -> str | None:
-    """What ``outer.period`` would need for one round to be measured; None if it can be. ``asked`` has the study's
+def problem(config: RunConfig) -> str | None:
+    """What ``outer.period`` would need for one round to be measured; None if it can be. ``config`` has the study's
     ``train.steps``.
     """
-    if asked.train.seconds is not None:
+    if config.train.seconds is not None:
         return None
-    most, needed = LONGEST * asked.train.steps, least_steps(asked, 1)
+    most, needed = LONGEST * config.train.steps, least_steps(config, 1)
     if needed <= most:
         return None
     return (
-        f"needs {needed:,} steps to measure one round of {asked.outer.method}, and a trial of "
-        f"{asked.train.steps:,} steps is lengthened to {most:,} at the most: raise base.train.steps or lower "
+        f"needs {needed:,} steps to measure one round of {config.outer.method}, and a trial of "
+        f"{config.train.steps:,} steps is lengthened to {most:,} at the most: raise base.train.steps or lower "
         "outer.period"
     )
 
@@ -43,19 +43,19 @@ def window(whole: RunConfig, steps: int) -> RunConfig:
     )
 
 
-def lengthen_config(asked: RunConfig) -> RunConfig:
+def lengthen_config(config: RunConfig) -> RunConfig:
     """The configuration that runs: with the steps that ``ROUNDS`` whole rounds need, or as many rounds as fit.
 
     One with a time has the rounds that fit. The loss that is held against the baseline's is taken at the asked steps,
     so evaluation comes then, too.
     """
-    train, most = asked.train, LONGEST * asked.train.steps
+    train, most = config.train, LONGEST * config.train.steps
     if train.seconds is not None:
-        return asked
-    rounds = next((count for count in range(ROUNDS, 0, -1) if least_steps(asked, count) <= most), 0)
-    if round_steps(asked) == 1 or least_steps(asked, rounds) <= train.steps:
-        return asked
-    values: dict[str, int] = {"train.steps": least_steps(asked, rounds)}
+        return config
+    rounds = next((count for count in range(ROUNDS, 0, -1) if least_steps(config, count) <= most), 0)
+    if round_steps(config) == 1 or least_steps(config, rounds) <= train.steps:
+        return config
+    values: dict[str, int] = {"train.steps": least_steps(config, rounds)}
     if train.validation_batches and (train.validate_every is None or train.steps % train.validate_every):
         values["train.validate_every"] = train.steps
-    return asked.with_values(values)
+    return config.with_values(values)

@@ -25,10 +25,10 @@ Cases = tuple[Point, ...]
 def cases(points: Points) -> Cases:
     """Every layout with the values that decide which other knobs act; none comes twice."""
     named = (dict(zip(points.layout_keys, degrees, strict=True)) for degrees in points.layouts)
-    found = [points.layout_part(values) for values in named]
+    cases_ = [points.layout_part(values) for values in named]
     for key in (key for key in points.deciding if key in points.by_key):
-        found = [case | {key: value} for case in found for value in _values(points, case, key)]
-    return tuple(found)
+        cases_ = [case | {key: value} for case in cases_ for value in _values(points, case, key)]
+    return tuple(cases_)
 
 
 def count_combinations(points: Points, deciding: Cases) -> int:
@@ -171,11 +171,11 @@ class Space(Points):
     def _memo(self) -> dict[tuple[str, int], Any]:
         return {}
 
-    def once(self, what: str, count: int, make: Callable[[Space, int], Result]) -> Result:
+    def once(self, question: str, count: int, make: Callable[[Space, int], Result]) -> Result:
         """What ``make`` says of this space and a count, worked out once."""
-        if (what, count) not in self._memo:
-            self._memo[what, count] = make(self, count)
-        result: Result = self._memo[what, count]
+        if (question, count) not in self._memo:
+            self._memo[question, count] = make(self, count)
+        result: Result = self._memo[question, count]
         return result
 
     def random_point(
@@ -188,8 +188,10 @@ class Space(Points):
             point = self.point(values)
             if point_key(point) not in visited and wanted(point) and self.problem(point) is None:
                 return point
-        left = [point for key, point in self.legal_by_key.items() if key not in visited and wanted(point)]
-        return random.choice(left) if left else None
+        unvisited = [
+            point for key, point in self.legal_by_key.items() if key not in visited and wanted(point)
+        ]
+        return random.choice(unvisited) if unvisited else None
 
     def complete(self, values: Point) -> Point:
         """A full point from some keys; the others stand as in the baseline.
@@ -206,8 +208,8 @@ class Space(Points):
                 key, value, f"is not turned by this study{stays}; known: {', '.join(self.by_key)}"
             )
         full = {key: value for key, value in (self.baseline[0] | values).items() if key != "parallel.dp"}
-        own = {key: full.pop(key) for key in (*STUDY_KEYS, *self.automatic_keys(full)) if key in full}
-        checked = self.base.with_values(full).flat() | own
+        extra = {key: full.pop(key) for key in (*STUDY_KEYS, *self.automatic_keys(full)) if key in full}
+        checked = self.base.with_values(full).flat() | extra
         self._check_world(values, checked)
         point = self.point(checked)
         broken = self.why_outside(point) or self.problem(point)
@@ -215,8 +217,8 @@ class Space(Points):
             raise InputError("enqueue", self.label(point), broken)
         return point
 
-    def _check_world(self, given: Point, values: Point) -> None:
-        dp = given.get("parallel.dp", self.data_parallel(values))
+    def _check_world(self, point: Point, values: Point) -> None:
+        dp = point.get("parallel.dp", self.data_parallel(values))
         if dp != self.data_parallel(values) or not self.fits(values):
             degrees = " x ".join(str(degree) for degree in (dp, *(values[key] for key in WORLD_DEGREES)))
             remedy = f"dp x tp x pp x cp must be the study's {several(self.ranks_of(values), 'ranks')}"
@@ -234,9 +236,9 @@ class Space(Points):
             numbers = [value for value in knob.grid() if value is not None]
             less = [value for value in numbers if (value > now if way == "lower" else value < now)]
             for value in sorted(less, key=lambda value: abs(value - now), reverse=least):
-                found = self.point(values | {knob.key: value})
-                if not self.why_outside(found) and self.problem(found) is None:
-                    yield found
+                gentler = self.point(values | {knob.key: value})
+                if not self.why_outside(gentler) and self.problem(gentler) is None:
+                    yield gentler
                     break
 
     def label(self, point: Point) -> str:

@@ -12,14 +12,14 @@ class StrictLoader(yaml.SafeLoader):
     """YAML as people expect it: 1e-3 is a number, and a key given twice is a mistake."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: list[Any] = []
+        keys: list[Any] = []
         for key, _ in node.value:
             name = self.construct_object(key, deep=True)
-            if name in seen:
+            if name in keys:
                 raise yaml.MarkedYAMLError(
                     problem=f"the key {name!r} is given twice", problem_mark=key.start_mark
                 )
-            seen.append(name)
+            keys.append(name)
         return super().construct_mapping(node, deep)
 
 

@@ -147,12 +147,13 @@ def find_aim(
     name: Any, target_loss: float | None = None, currency: str = "", per_gpu_hour: float | None = None
 ) -> Aim:
     """The aim of a study; of one that tells no name, or one that is not known, tokens per second."""
-    known: Name = name if name in KNOWN else "tokens_per_second"
-    return Aim(known, target_loss, currency, per_gpu_hour)
+    known_name: Name = name if name in KNOWN else "tokens_per_second"
+    return Aim(known_name, target_loss, currency, per_gpu_hour)
 
 
-def check_loss_after(aims: Sequence[Aim], train: Train, own: bool) -> None:
-    """A loss after a time needs the time, text to take the loss on, and runs of ``own`` that begin and end.
+def check_loss_after(aims: Sequence[Aim], train: Train, is_own_engine: bool) -> None:
+    """A loss after a time needs the time, text to take the loss on, and runs of this project's engine that begin and
+    end (``is_own_engine``).
 
     Raises:
         InputError: one of them is missing.
@@ -165,7 +166,7 @@ def check_loss_after(aims: Sequence[Aim], train: Train, own: bool) -> None:
     if not train.validation_batches:
         remedy = "there is no held-out text to take a loss on; give 1"
         raise InputError("base.train.validation_batches", 0, remedy)
-    if not own:
+    if not is_own_engine:
         remedy = "is of runs of this project's engine from beginning to end; ask for tokens_per_second here"
         raise InputError("objective", "loss_at_seconds", remedy)
 

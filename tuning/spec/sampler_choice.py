@@ -69,19 +69,19 @@ class Choice:
     reason: str
 
 
-def choose(asked: str, space: Space, trials: int, told: int, objectives: int = 1) -> Choice:
-    """The sampler of a study of so many ``trials``, of which it has ``told`` so far, and so many ``objectives``.
+def choose(requested: str, space: Space, trials: int, finished: int, objectives: int = 1) -> Choice:
+    """The sampler of a study of so many ``trials``, of which it has ``finished`` so far, and so many ``objectives``.
 
     ``auto`` is decided by the table of ``benchmarks/samplers.py``: a Gaussian process where every parameter is an
     ordered number, no layout is searched and the budget is up to 60 trials; TPE for the rest. Several objectives are
     decided by ``benchmarks/samplers_several.py``: TPE, and with 500 trials or more NSGA-II after 200 of them. CMA-ES
     and random draws are taken only when asked for. A Gaussian process hands over to TPE after 150 trials.
     """
-    if asked == "auto":
-        return _automatic(space, trials) if objectives == 1 else _of_several(objectives, trials, told)
-    if asked == "gp" and told >= GP_TRIALS:
+    if requested == "auto":
+        return _automatic(space, trials) if objectives == 1 else _of_several(objectives, trials, finished)
+    if requested == "gp" and finished >= GP_TRIALS:
         return Choice("tpe", f"a Gaussian process is too slow beyond {GP_TRIALS} trials; TPE goes on")
-    return Choice(asked, "asked for")
+    return Choice(requested, "asked for")
 
 
 def population(trials: int) -> int:
@@ -89,16 +89,16 @@ def population(trials: int) -> int:
     return max(4, min(100, trials // 16))
 
 
-def _of_several(objectives: int, trials: int, told: int) -> Choice:
-    what = f"{objectives} objectives and a budget of {several(trials, 'trials')}"
+def _of_several(objectives: int, trials: int, finished: int) -> Choice:
+    text = f"{objectives} objectives and a budget of {several(trials, 'trials')}"
     if trials < AUTO_NSGA2_TRIALS:
-        return Choice("tpe", f"{what}, in which TPE finds as much of their front as NSGA-II or more")
-    if told < AUTO_NSGA2_AFTER:
+        return Choice("tpe", f"{text}, in which TPE finds as much of their front as NSGA-II or more")
+    if finished < AUTO_NSGA2_AFTER:
         return Choice(
-            "tpe", f"{what}: TPE finds the front sooner, and after {AUTO_NSGA2_AFTER} NSGA-II goes on"
+            "tpe", f"{text}: TPE finds the front sooner, and after {AUTO_NSGA2_AFTER} NSGA-II goes on"
         )
     words = f"after {AUTO_NSGA2_AFTER} NSGA-II finds as much of the front as TPE, and takes far less time to propose"
-    return Choice("nsga2", f"{what}: {words}")
+    return Choice("nsga2", f"{text}: {words}")
 
 
 def _automatic(space: Space, trials: int) -> Choice:
@@ -122,7 +122,7 @@ def _automatic(space: Space, trials: int) -> Choice:
     return Choice("gp", f"{numbers}, which a Gaussian process uses best")
 
 
-def check(asked: str, space: Space, objectives: int = 1, constrained: bool = False) -> None:
+def check(name: str, space: Space, objectives: int = 1, constrained: bool = False) -> None:
     """Raise where the sampler that was asked for cannot draw from the space for so many ``objectives``, of a study that
     names constraints where it is ``constrained``.
 
@@ -130,30 +130,32 @@ def check(asked: str, space: Space, objectives: int = 1, constrained: bool = Fal
         InputError: a sampler of ordered numbers with categories in the space, one that takes no several objectives or
             no constraints with those, or a sampler without its package.
     """
-    sampler = find_sampler(asked)
+    sampler = find_sampler(name)
     if sampler is not None and sampler.only_ordered_numbers:
-        _check_numbers(asked, space)
+        _check_numbers(name, space)
     if sampler is not None and objectives > 1 and not sampler.several_objectives:
         raise InputError(
-            "sampler", asked, f"takes one objective, and there are {objectives}; take tpe or nsga2"
+            "sampler", name, f"takes one objective, and there are {objectives}; take tpe or nsga2"
         )
     if sampler is not None and constrained and not sampler.constraints:
-        raise InputError("sampler", asked, "would not keep away from what breaks constraints; take tpe")
-    if lack := lacks(asked):
-        raise InputError("sampler", asked, lack)
+        raise InputError("sampler", name, "would not keep away from what breaks constraints; take tpe")
+    if lack := lacks(name):
+        raise InputError("sampler", name, lack)
 
 
-def _check_numbers(asked: str, space: Space) -> None:
+def _check_numbers(sampler: str, space: Space) -> None:
     kinds = {parameter.name: parameter.kind for parameter in Encoding(space).parameters}
     categories = [name for name, kind in kinds.items() if kind == "category"]
     if categories or len(kinds) < 2:
-        what = f"{categories[0]} is a category" if categories else "there are fewer than two parameters"
-        raise InputError("sampler", asked, f"draws two or more ordered numbers only, and {what}; take tpe")
+        reason = f"{categories[0]} is a category" if categories else "there are fewer than two parameters"
+        raise InputError(
+            "sampler", sampler, f"draws two or more ordered numbers only, and {reason}; take tpe"
+        )
 
 
-def lacks(asked: str) -> str:
+def lacks(name: str) -> str:
     """What a sampler of Optuna's needs beside it and how to get that; empty where nothing is missing."""
-    sampler = find_sampler(asked)
+    sampler = find_sampler(name)
     package = None if sampler is None else sampler.package
     if package is None or importlib.util.find_spec(package) is not None:
         return ""

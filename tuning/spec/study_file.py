@@ -156,16 +156,16 @@ class StudyFile(Section):
     @cached_property
     def knobs(self) -> tuple[Knob, ...]:
         """What is turned: the given space, or a sensible one for these ranks."""
-        given = self.space if self.space is not None else self._chosen_before
-        if given is None:
-            given = default_space(self.config, self.ranks, self.in_time)
+        space = self.space if self.space is not None else self._chosen_before
+        if space is None:
+            space = default_space(self.config, self.ranks, self.in_time)
             hot = live_parts()
             if self.live is not None:
-                given = {key: self._reachable(key, given[key]) for key in given if key in hot}
-                given = {
-                    key: values for key, values in given.items() if values and self._may_turn(key, values)
+                space = {key: self._reachable(key, space[key]) for key in space if key in hot}
+                space = {
+                    key: values for key, values in space.items() if values and self._may_turn(key, values)
                 }
-        return parse_space(given, self.config)
+        return parse_space(space, self.config)
 
     def _reachable(self, key: str, values: Any) -> Any:
         """Those that a run which goes on can be turned to from what it begins with."""
@@ -216,21 +216,21 @@ class StudyFile(Section):
         best is measured first.
         """
         assert self.live is not None
-        given = self._dump_given()
-        base = json.loads(json.dumps(given.get("base", {})))
+        declared = self._dump_given()
+        base = json.loads(json.dumps(declared.get("base", {})))
         for key, value in leader.items():
             section, _, name = key.partition(".")
             if key not in ("parallel.dp", "parallel.world_size"):
                 base.setdefault(section, {})[name] = value
         live = self.live.model_dump(mode="json") | {"look": self.live.look + 1}
-        return parse(given | {"name": self.following, "base": base, "live": live, "inherit": [self.name]})
+        return parse(declared | {"name": self.following, "base": base, "live": live, "inherit": [self.name]})
 
-    def with_confirmation_of(self, known: dict[str, Any]) -> StudyFile:
+    def with_confirmation_of(self, confirmation: dict[str, Any]) -> StudyFile:
         """The same file; what it leaves open of the confirmation stays as it was when the study began."""
         before = {
-            "confirm_repeats": known.get("confirm_repeats", 1),
-            "confirm_runners_up": known.get("confirm_runners_up"),
-            "equal_within": known.get("equal_within", EQUAL_WITHIN),
+            "confirm_repeats": confirmation.get("confirm_repeats", 1),
+            "confirm_runners_up": confirmation.get("confirm_runners_up"),
+            "equal_within": confirmation.get("equal_within", EQUAL_WITHIN),
         }
         again = StudyFile.model_validate(before | self._dump_given())
         again._text, again._chosen_before = self._text, self._chosen_before
@@ -239,12 +239,12 @@ class StudyFile(Section):
     @property
     def search_space(self) -> Space:
         """The points of the study; anew once its workload was looked at: rules that know more of it refuse more."""
-        known, stands = presets.facts_of(self.config.model), self.live is not None or self.trainer is not None
-        if known not in self._spaces:
+        facts, stands = presets.facts_of(self.config.model), self.live is not None or self.trainer is not None
+        if facts not in self._spaces:
             turned = self.config, self.ranks, self.knobs
             space = Space(*turned, automatic.choose_values, stands, refuses=self._refused_by_trainer)
-            self._spaces[known] = space
-        return self._spaces[known]
+            self._spaces[facts] = space
+        return self._spaces[facts]
 
     @cached_property
     def _spaces(self) -> dict[presets.WorkloadFacts | None, Space]:
@@ -388,10 +388,10 @@ def _check(file: StudyFile) -> None:
     others = base["parallel.tp"] * base["parallel.pp"] * base["parallel.cp"]
     wanted = {"parallel.dp": file.ranks // others, "parallel.world_size": file.ranks}
     for key, follows in wanted.items():
-        given = file.base.get("parallel", {}).get(key.rpartition(".")[2])
-        if given not in (None, follows):
+        value = file.base.get("parallel", {}).get(key.rpartition(".")[2])
+        if value not in (None, follows):
             raise InputError(
-                f"base.{key}", given, f"follows from ranks={file.ranks} and tp * pp * cp; leave it out"
+                f"base.{key}", value, f"follows from ranks={file.ranks} and tp * pp * cp; leave it out"
             )
     train = file.config.train
     if train.seconds is None and train.steps <= train.warmup:
@@ -418,8 +418,8 @@ def _check_rounds(file: StudyFile) -> None:
     """Every period that is asked for can be measured with some method that is."""
     space, outer = file.search_space, file.config.outer
     methods, periods = (
-        list(space.by_key[key].grid()) if key in space.by_key else [given]
-        for key, given in (("outer.method", outer.method), ("outer.period", outer.period))
+        list(space.by_key[key].grid()) if key in space.by_key else [value]
+        for key, value in (("outer.method", outer.method), ("outer.period", outer.period))
     )
     for period in periods:
         problems = [
@@ -471,20 +471,20 @@ def _check_learning(file: StudyFile) -> None:
     if GLOBAL_BATCH in keys and "batch.accumulation" in keys:
         remedy = "batch.accumulation is turned, too, and makes the global batch; keep one of them"
         raise InputError(f"space.{GLOBAL_BATCH}", str(keys[GLOBAL_BATCH]), remedy)
-    found = next((knob for key, knob in keys.items() if facts_of(key).alters_learning), None)
-    if found is not None and not file.in_time:
+    knob_ = next((knob for key, knob in keys.items() if facts_of(key).alters_learning), None)
+    if knob_ is not None and not file.in_time:
         remedy = "changes what is learned of a token, so only studies of a time to a loss "
         remedy += "(objective: {time_to_loss: ..}) or of {loss_at_seconds: ..} turn it; set it in base"
-        raise InputError(f"space.{found.key}", str(found), remedy)
+        raise InputError(f"space.{knob_.key}", str(knob_), remedy)
 
 
 def _check_quality(file: StudyFile) -> None:
     train = file.config.train
     if file.quality is not None and file.loss_guard != LossGuard():
-        given = file.quality.max_loss_increase
-        raise InputError("quality", given, "loss_guard is given, too; keep one of them")
-    own = file.live is None and file.trainer is None and file.simulate is None
-    check_loss_after(file.aims, train, own)
+        limit = file.quality.max_loss_increase
+        raise InputError("quality", limit, "loss_guard is given, too; keep one of them")
+    is_own_engine = file.live is None and file.trainer is None and file.simulate is None
+    check_loss_after(file.aims, train, is_own_engine)
     if not any(aim.in_time for aim in file.aims):
         if file.target_loss is not None:
             raise InputError(

@@ -160,21 +160,21 @@ class SimulatedCluster(Section):
 _BUDGET = "loss_at_seconds"
 
 
-def spread(given: dict[str, Any]) -> dict[str, Any]:
+def spread(document: dict[str, Any]) -> dict[str, Any]:
     """A file with its objectives and budgets in their own keys, however they were written."""
-    budget = given.get("budget")
+    budget = document.get("budget")
     for old, new in (("trials", "trials"), ("budget_seconds", "wall_seconds")):
-        if isinstance(budget, dict) and budget.get(new) is not None and given.get(old) is None:
-            given = given | {old: budget[new]}
-    objective = given.get("objective")
+        if isinstance(budget, dict) and budget.get(new) is not None and document.get(old) is None:
+            document = document | {old: budget[new]}
+    objective = document.get("objective")
     if (budget := _seconds(objective)) is not None:
-        given, objective = _with_seconds(given, _above_zero(_BUDGET, budget)), _strip_seconds(objective)
-        given = given | {"objective": objective}
+        document, objective = _with_seconds(document, _above_zero(_BUDGET, budget)), _strip_seconds(objective)
+        document = document | {"objective": objective}
     if isinstance(objective, list) and objective:
-        return _several(given, objective)
+        return _several(document, objective)
     if (target := _target(objective)) is not None:
-        return given | {"objective": "time_to_loss", "target_loss": _above_zero("time_to_loss", target)}
-    return given
+        return document | {"objective": "time_to_loss", "target_loss": _above_zero("time_to_loss", target)}
+    return document
 
 
 def _above_zero(name: str, value: Any) -> Any:
@@ -186,43 +186,43 @@ def _above_zero(name: str, value: Any) -> Any:
     return value
 
 
-def _several(given: dict[str, Any], objective: list[Any]) -> dict[str, Any]:
-    names = ["time_to_loss" if _target(one) is not None else one for one in objective]
-    targets = [target for one in objective if (target := _target(one)) is not None]
-    prefer = given.get("prefer")
-    found = given | {"objective": names[0]} | ({"target_loss": targets[0]} if targets else {})
+def _several(document: dict[str, Any], objective: list[Any]) -> dict[str, Any]:
+    names = ["time_to_loss" if _target(term) is not None else term for term in objective]
+    targets = [target for term in objective if (target := _target(term)) is not None]
+    prefer = document.get("prefer")
+    spread_out = document | {"objective": names[0]} | ({"target_loss": targets[0]} if targets else {})
     if len(names) > 1:
-        found["objectives"] = names
+        spread_out["objectives"] = names
     if prefer in names:
-        found["objective"] = prefer
-        del found["prefer"]
-    return found
+        spread_out["objective"] = prefer
+        del spread_out["prefer"]
+    return spread_out
 
 
 def _seconds(objective: Any) -> Any:
     """Of ``{loss_at_seconds: 60}``, by itself or one of several."""
     several = objective if isinstance(objective, list) else [objective]
-    found = (one[_BUDGET] for one in several if isinstance(one, dict) and set(one) == {_BUDGET})
-    return next(found, None)
+    budgets = (term[_BUDGET] for term in several if isinstance(term, dict) and set(term) == {_BUDGET})
+    return next(budgets, None)
 
 
 def _strip_seconds(objective: Any) -> Any:
     """The same without its seconds."""
     if isinstance(objective, list):
-        return [_strip_seconds(one) for one in objective]
+        return [_strip_seconds(term) for term in objective]
     return _BUDGET if isinstance(objective, dict) and set(objective) == {_BUDGET} else objective
 
 
-def _with_seconds(given: dict[str, Any], seconds: Any) -> dict[str, Any]:
-    base = given.get("base") or {}
+def _with_seconds(document: dict[str, Any], seconds: Any) -> dict[str, Any]:
+    base = document.get("base") or {}
     train = base.get("train") if isinstance(base, dict) else None
     if not isinstance(base, dict) or not isinstance(train or {}, dict):
-        return given  # what is wrong with it is said where it is read
-    asked = (train or {}).get("seconds")
-    if asked is not None and asked != seconds:
+        return document  # what is wrong with it is said where it is read
+    declared = (train or {}).get("seconds")
+    if declared is not None and declared != seconds:
         remedy = f"the objective is the loss after {seconds} seconds; leave one of them out"
-        raise InputError("base.train.seconds", asked, remedy)
-    return given | {"base": base | {"train": (train or {}) | {"seconds": seconds}}}
+        raise InputError("base.train.seconds", declared, remedy)
+    return document | {"base": base | {"train": (train or {}) | {"seconds": seconds}}}
 
 
 def _target(objective: Any) -> Any:
@@ -238,16 +238,16 @@ def as_written(identity: dict[str, Any]) -> dict[str, Any]:
     in place of the keys that follow from it.
     """
     names = identity.get("objectives") or [identity["objective"]]
-    given = {
+    declared = {
         name: key
         for name, key in (("time_to_loss", "target_loss"), (_BUDGET, "base.train.seconds"))
         if name in names and key in identity
     }
-    numbers = {name: str(identity[key]).removesuffix(".0") for name, key in given.items()}
-    texts = [f"{{{name}: {numbers[name]}}}" if name in given else name for name in names]
+    numbers = {name: str(identity[key]).removesuffix(".0") for name, key in declared.items()}
+    texts = [f"{{{name}: {numbers[name]}}}" if name in declared else name for name in names]
     decides = "" if identity["objective"] == names[0] else f", prefer {identity['objective']}"
     objective = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]{decides}"
-    others = {key: value for key, value in identity.items() if key not in ("objectives", *given.values())}
+    others = {key: value for key, value in identity.items() if key not in ("objectives", *declared.values())}
     return {"objective": objective} | {key: value for key, value in others.items() if key != "objective"}
 
 
@@ -269,9 +269,9 @@ def check_budget(budget: Budget | None, trials: int, seconds: float | None) -> N
     """Refuse two answers to one question."""
     pairs = (("trials", "trials", trials), ("wall_seconds", "budget_seconds", seconds))
     for name, other, value in pairs if budget else ():
-        given = getattr(budget, name)
-        if given is not None and given != value:
-            raise InputError(f"budget.{name}", given, f"{other} is {value:g}; keep one of them")
+        limit = getattr(budget, name)
+        if limit is not None and limit != value:
+            raise InputError(f"budget.{name}", limit, f"{other} is {value:g}; keep one of them")
 
 
 def check_price(
@@ -305,12 +305,12 @@ def check_environment_here(config: RunConfig, knobs: Sequence[Knob], ranks: int,
     Raises:
         InputError: it has none on which a variable acts, or the study is simulated, and so has no processes at all.
     """
-    found = environment_settings(config, knobs)
-    for name, value in found.items() if simulated else ():
+    settings = environment_settings(config, knobs)
+    for name, value in settings.items() if simulated else ():
         raise InputError(name, value, "a simulated study has no processes to set it in; leave it out")
-    if found:
+    if settings:
         chosen = selection.choose(config, ranks)
-        _refuse(found, chosen.kind, most_ranks(knobs, ranks), f" ({chosen.reason})")
+        _refuse(settings, chosen.kind, most_ranks(knobs, ranks), f" ({chosen.reason})")
 
 
 def check_documents(config: RunConfig, knobs: Sequence[Knob], ranks: int) -> None:
@@ -324,10 +324,10 @@ def check_documents(config: RunConfig, knobs: Sequence[Knob], ranks: int) -> Non
     turned = {knob.key: knob for knob in knobs if len(tuple(knob.grid())) > 1}
     for key in ("ranks", "batch.micro_batch", "parallel.sequence_groups"):
         if key in turned:
-            held = group_document_tokens(config.with_values({"parallel.dp": ranks}))
+            group_tokens = group_document_tokens(config.with_values({"parallel.dp": ranks}))
             remedy = (
                 f"must be given where {key} is turned, or each trial would cut documents elsewhere; give as many "
-                f"tokens as a trial has to hold, at most the {held:,} of base"
+                f"tokens as a trial has to hold, at most the {group_tokens:,} of base"
             )
             raise InputError("base.data.longest_document", None, remedy)
 
@@ -359,8 +359,8 @@ def environment_outcome(outcome: RunOutcome, summary: RunSummary) -> RunOutcome:
     return outcome if why is None else RunOutcome(Ending.ILLEGAL, why)
 
 
-def _refuse(found: dict[str, object], kind: str, ranks: int, reason: str) -> None:
-    for name, value in found.items():
+def _refuse(settings: dict[str, object], kind: str, ranks: int, reason: str) -> None:
+    for name, value in settings.items():
         why = environment.ineffective_reason(name.rpartition(".")[2], kind, ranks)
         if why is not None:
             raise InputError(name, value, f"{why}{reason}; leave it out")

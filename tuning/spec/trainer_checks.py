@@ -115,9 +115,9 @@ def _check_command(file: StudyRequest) -> None:
         if not knob.key.startswith(PREFIX):
             raise InputError(f"space.{knob.key}", str(knob), f"is turned inside a trainer, as {PREFIX}NAME")
     steps = file.trainer.steps
-    given = [
+    sources = [
         name for name in ("pattern", "file", "tensorboard") if steps and getattr(steps, name) is not None
     ]
-    if steps is not None and len(given) != 1:
+    if steps is not None and len(sources) != 1:
         remedy = "says where steps are read: give one of pattern, file, tensorboard"
-        raise InputError("trainer.steps", ", ".join(given) or None, remedy)
+        raise InputError("trainer.steps", ", ".join(sources) or None, remedy)

@@ -128,12 +128,12 @@ class StudyControllers:
 
 def present_controllers(folder: Path) -> list[Member]:
     """The controllers that left their file in a study's folder and live, the oldest first."""
-    found = []
+    present = []
     for path in sorted((folder / CONTROLLERS).glob("*.json")):
         member = run_folder.read_json(path)
         if member is not None and _member_lives(member):
-            found.append(member)
-    return sorted(found, key=lambda member: float(member.get("since_unix") or 0.0))
+            present.append(member)
+    return sorted(present, key=lambda member: float(member.get("since_unix") or 0.0))
 
 
 def _forget_dead(folder: Path) -> None:
@@ -144,12 +144,12 @@ def _forget_dead(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def same(one: Member, other: Member) -> bool:
+def same(first: Member, second: Member) -> bool:
     """Whether two of them are the same process; a lease of long ago does not name its host, which was this one."""
-    here = socket.gethostname()
-    hosts = one.get("host", here) == other.get("host", here)
-    began = abs(float(one["start_time"]) - float(other["start_time"]))
-    return bool(hosts and one["pid"] == other["pid"] and began < 1.0)
+    this_host = socket.gethostname()
+    hosts = first.get("host", this_host) == second.get("host", this_host)
+    began = abs(float(first["start_time"]) - float(second["start_time"]))
+    return bool(hosts and first["pid"] == second["pid"] and began < 1.0)
 
 
 def words(member: Member) -> str:
@@ -164,8 +164,8 @@ def select_local(under_way: Sequence[LeasedTrial]) -> list[LeasedTrial]:
 
 def is_here(member: dict[str, Any]) -> bool:
     """Whether a controller runs on this host."""
-    here = socket.gethostname()
-    return bool(member.get("host", here) == here)
+    this_host = socket.gethostname()
+    return bool(member.get("host", this_host) == this_host)
 
 
 def _member_lives(member: Member) -> bool:
@@ -328,5 +328,5 @@ def controller_rows(living: list[Member], state: StudyState) -> list[dict[str, A
 
 def _member(member: Member, state: StudyState) -> dict[str, Any]:
     at = next((trial for trial in state.under_way if trial.lease and same(trial.lease, member)), None)
-    known = {name: member.get(name) for name in ("pid", "start_time", "host", "since_unix", "here")}
-    return known | {"trial": at.number if at else None, "run": at.run if at else None}
+    fields = {name: member.get(name) for name in ("pid", "start_time", "host", "since_unix", "here")}
+    return fields | {"trial": at.number if at else None, "run": at.run if at else None}

@@ -79,11 +79,11 @@ class MaskedSpace(Space):
 
 def build_mask(state: StudyState, space: Space) -> Mask:
     """The mask that a study's commands amount to."""
-    known = state.cache("mask", space)
-    if None not in known:
+    cached = state.cache("mask", space)
+    if None not in cached:
         limits = [_from_document(space, key, value) for key, value in state.limits.items()]
-        known[None] = Mask(tuple(limit for limit in limits if limit))
-    mask: Mask = known[None]
+        cached[None] = Mask(tuple(limit for limit in limits if limit))
+    mask: Mask = cached[None]
     return mask
 
 
@@ -103,10 +103,10 @@ def check_leaves_points(space: Space, mask: Mask, visited: Collection[str]) -> N
     Raises:
         InputError: nothing is left, with the reason.
     """
-    left = narrow_space(space, mask)
-    if left.random_point(Random(0), visited) is not None:
+    narrowed = narrow_space(space, mask)
+    if narrowed.random_point(Random(0), visited) is not None:
         return
-    if left.random_point(Random(0), ()) is None:
+    if narrowed.random_point(Random(0), ()) is None:
         raise InputError("mask", str(mask), "leaves no legal point; allow more values")
     raise InputError("mask", str(mask), "leaves no point that was not measured yet; allow more values")
 
@@ -121,61 +121,61 @@ def declared_values(space: Space, key: str) -> Knob:
         degrees = (dict(zip(space.layout_keys, layout, strict=True)) for layout in space.layouts)
         return Knob(key, tuple(sorted({space.data_parallel(values) for values in degrees})))
     if key not in space.by_key:
-        known = ", ".join((DATA_PARALLEL, *space.by_key))
-        raise InputError(key, None, f"is not turned by this study; known: {known}")
+        names = ", ".join((DATA_PARALLEL, *space.by_key))
+        raise InputError(key, None, f"is not turned by this study; known: {names}")
     return space.by_key[key]
 
 
-def limit(space: Space, key: str, given: Any) -> Knob | None:
+def limit(space: Space, key: str, limits: Any) -> Knob | None:
     """What ``1,2``, ``[1, 2]``, ``0.01..0.1`` or one value leaves of a knob; None for ``all`` of it.
 
     Raises:
         InputError: the study does not turn the key, or declared no such value.
     """
     knob = declared_values(space, key)
-    if given == ALL:
+    if limits == ALL:
         return None
-    wanted = parse_values(space, key, given)
+    wanted = parse_values(space, key, limits)
     beyond = [value for value in wanted if not knob.contains(value)]
     if beyond:
         raise InputError(
             key, beyond[0], f"was not declared ({knob}); `widen {key}={beyond[0]}` opens a successor"
         )
-    if is_range(given):
+    if is_range(limits):
         return _restrict_knob(knob, wanted[0], wanted[-1])
     return Knob(key, wanted)
 
 
-def parse_values(space: Space, key: str, given: Any) -> tuple[Any, ...]:
+def parse_values(space: Space, key: str, values: Any) -> tuple[Any, ...]:
     """The values that were typed, checked as a run checks them; of a range its two ends.
 
     Raises:
         InputError: a run refuses one, or there is none.
     """
-    if is_range(given):
-        texts: list[Any] = list(_ends(given))
-    elif isinstance(given, str):
-        texts = [_value(part) for part in given.split(",") if part.strip()]
+    if is_range(values):
+        texts: list[Any] = list(_ends(values))
+    elif isinstance(values, str):
+        texts = [_value(part) for part in values.split(",") if part.strip()]
     else:
-        texts = list(given) if isinstance(given, list | tuple) else [given]
+        texts = list(values) if isinstance(values, list | tuple) else [values]
     if not texts:
-        raise InputError(key, given, f"give values, for example {key}=1,2 or {key}=low..high")
+        raise InputError(key, values, f"give values, for example {key}=1,2 or {key}=low..high")
     if key == DATA_PARALLEL:
         return tuple(dict.fromkeys(texts))
     return tuple(dict.fromkeys(check_value(key, value, space.base) for value in texts))
 
 
-def is_range(given: Any) -> bool:
+def is_range(value: Any) -> bool:
     """Whether ``low..high`` or ``{low, high}`` was given."""
-    if isinstance(given, dict):
-        return set(given) >= {"low", "high"}
-    return isinstance(given, str) and len(given.split(SEPARATOR)) == 2
+    if isinstance(value, dict):
+        return set(value) >= {"low", "high"}
+    return isinstance(value, str) and len(value.split(SEPARATOR)) == 2
 
 
-def _ends(given: Any) -> tuple[Any, Any]:
-    if isinstance(given, dict):
-        return given["low"], given["high"]
-    low, high = given.split(SEPARATOR)
+def _ends(value: Any) -> tuple[Any, Any]:
+    if isinstance(value, dict):
+        return value["low"], value["high"]
+    low, high = value.split(SEPARATOR)
     return _value(low), _value(high)
 
 
@@ -296,8 +296,8 @@ def inherited_studies(state: StudyState) -> list[InheritedStudy]:
 
 def budget(file: StudyFile) -> dict[str, Any]:
     """Every budget of the file that is set, by the name it is changed by."""
-    known = [key for key in MAY_CHANGE if key not in (*NO_BUDGET, *CONFIRMING, "budget")]
-    found = {key.removeprefix("budget_"): getattr(file, key) for key in known}
+    keys = [key for key in MAY_CHANGE if key not in (*NO_BUDGET, *CONFIRMING, "budget")]
+    limits = {key.removeprefix("budget_"): getattr(file, key) for key in keys}
     if file.budget is not None:  # its trials and seconds are in the file's own keys, which commands change
-        found |= {"gpu_hours": file.budget.gpu_hours, "money": file.budget.money}
-    return {key: value for key, value in found.items() if value is not None}
+        limits |= {"gpu_hours": file.budget.gpu_hours, "money": file.budget.money}
+    return {key: value for key, value in limits.items() if value is not None}

@@ -259,8 +259,8 @@ class _Mark:
 
     def holds(self, file: BinaryIO) -> bool:
         """Whether a file begins with what was read."""
-        found = os.fstat(file.fileno())
-        if (found.st_dev, found.st_ino) != self.file or found.st_size < self.size:
+        stat = os.fstat(file.fileno())
+        if (stat.st_dev, stat.st_ino) != self.file or stat.st_size < self.size:
             return False
         return self.first == _read_at(file, 0, len(self.first)) and self.last == _read_at(
             file, self.size - len(self.last), len(self.last)
@@ -331,7 +331,7 @@ def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
 
 
 def _mark(file: BinaryIO, size: int) -> _Mark:
-    found, length = os.fstat(file.fileno()), min(size, _MARK_BYTES)
+    stat, length = os.fstat(file.fileno()), min(size, _MARK_BYTES)
     return _Mark(
-        (found.st_dev, found.st_ino), size, _read_at(file, 0, length), _read_at(file, size - length, length)
+        (stat.st_dev, stat.st_ino), size, _read_at(file, 0, length), _read_at(file, size - length, length)
     )

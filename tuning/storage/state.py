@@ -150,7 +150,10 @@ class StudyState:
     def copy(self) -> StudyState:
         """Another index that says the same, to be brought up to date while somebody still reads this one."""
         other = replace(self, answers=dict(self.answers), limits=dict(self.limits), turned=dict(self.turned))
-        other._cache = {what: (asked, known.copy()) for what, (asked, known) in self._cache.copy().items()}
+        other._cache = {
+            question: (argument, answers.copy())
+            for question, (argument, answers) in self._cache.copy().items()
+        }
         return other
 
     def trial(self, number: int) -> Trial | None:
@@ -177,24 +180,25 @@ class StudyState:
         """A number that no trial has."""
         return self.trials[-1].number + 1 if self.trials else 0
 
-    def cache(self, question: str, asked: object = None) -> dict[int | None, Any]:
-        """What was worked out so far for a question, to be added to; empty once another thing is ``asked``.
+    def cache(self, question: str, argument: object = None) -> dict[int | None, Any]:
+        """What was worked out so far for a question, to be added to; empty once it is asked with another
+        ``argument``.
 
         What is kept under a trial's number goes when a line says something about that trial, about one that measures
         it again or about its next attempt. What is kept under None, of the whole study, goes when a line may change
         how ended trials compare: that a new point is proposed or begins does not.
         """
-        known = self._cache.get(question)
-        if known is None or (known[0] is not asked and known[0] != asked):
-            known = self._cache[question] = (asked, {})
-        return known[1]
+        cached = self._cache.get(question)
+        if cached is None or (cached[0] is not argument and cached[0] != argument):
+            cached = self._cache[question] = (argument, {})
+        return cached[1]
 
-    def once(self, question: str, asked: object, work: Callable[[], Result]) -> Result:
+    def once(self, question: str, argument: object, work: Callable[[], Result]) -> Result:
         """What ``work`` comes to for the whole study, worked out when it is not in the :meth:`cache`."""
-        known = self.cache(question, asked)
-        if None not in known:
-            known[None] = work()
-        result: Result = known[None]
+        cached = self.cache(question, argument)
+        if None not in cached:
+            cached[None] = work()
+        result: Result = cached[None]
         return result
 
     def take(self, lines: Iterable[Line]) -> None:
@@ -220,18 +224,18 @@ class StudyState:
             self._by_number[number] = _changed(self._by_number[number], changes)
         self._changes.clear()
         self.trials = tuple(self._by_number.values())
-        for _, known in self._cache.values():
+        for _, answers in self._cache.values():
             for key in outdated:
-                known.pop(key, None)
+                answers.pop(key, None)
 
-    def _note_related(self, number: Any, found: set[int | None]) -> None:
+    def _note_related(self, number: Any, numbers: set[int | None]) -> None:
         """Adds the trial of a number, the one that it measures again, and the attempt before it."""
         trial = self._by_number.get(number)
         if trial is not None:
-            found.add(number)
+            numbers.add(number)
             for other in (trial.confirms, trial.retry_of):
                 if other is not None:
-                    self._note_related(other, found)
+                    self._note_related(other, numbers)
 
     def _take_study(self, line: Line) -> None:
         file, fingerprint = line["file"], line["fingerprint"]
@@ -258,9 +262,9 @@ class StudyState:
         number = int(line["number"])
         if number in self._by_number:
             return
-        known = {name: line[name] for name in _PROPOSED if name in line}
+        fields = {name: line[name] for name in _PROPOSED if name in line}
         is_last = number > next(reversed(self._by_number), -1)
-        self._by_number[number] = Trial(**known, proposed_unix=float(line["at_unix"]))
+        self._by_number[number] = Trial(**fields, proposed_unix=float(line["at_unix"]))
         self._open.add(number)
         if not is_last:
             self._by_number = dict(sorted(self._by_number.items()))
@@ -273,10 +277,10 @@ class StudyState:
         self._change(line, run=line["run"])
 
     def _take_tell(self, line: Line) -> None:
-        known = {name: value for name, value in line.items() if name in _TOLD}
-        known["samples"] = tuple(map(float, known.get("samples") or ()))
+        fields = {name: value for name, value in line.items() if name in _TOLD}
+        fields["samples"] = tuple(map(float, fields.get("samples") or ()))
         if self._find(line["number"]) in self._open:
-            self._change(line, **known, outcome=str(line["outcome"]), ended_unix=float(line["at_unix"]))
+            self._change(line, **fields, outcome=str(line["outcome"]), ended_unix=float(line["at_unix"]))
             self._open.discard(line["number"])
 
     def _take_withdrawn(self, line: Line) -> None:
@@ -286,10 +290,10 @@ class StudyState:
         self._changes.pop(line["number"], None)
 
     def _take_command(self, line: Line) -> None:
-        known = {name: line[name] for name in CommandReply.__dataclass_fields__ if name in line}
+        fields = {name: line[name] for name in CommandReply.__dataclass_fields__ if name in line}
         if line["id"] in self.answers:
             return
-        answer = self.answers[line["id"]] = CommandReply(**known)
+        answer = self.answers[line["id"]] = CommandReply(**fields)
         changes = answer.changes or {}
         for key, limit in changes.get("limits", {}).items():
             self.limits.pop(key, None)

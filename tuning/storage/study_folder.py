@@ -85,12 +85,12 @@ def list_studies(home: Path) -> list[Path]:
 
 def latest(folder: Path) -> Path:
     """Where a study goes on by now, after its space was widened; the folder itself if it was not."""
-    seen = {folder}
+    visited = {folder}
     while name := StudyStatus.from_folder(folder).continued_in:
         following = folder.parent / name
-        if following in seen or not (following / JOURNAL).exists():
+        if following in visited or not (following / JOURNAL).exists():
             break
-        seen.add(folder := following)
+        visited.add(folder := following)
     return folder
 
 
@@ -122,12 +122,12 @@ def parts(path: Path, names: Sequence[str]) -> dict[str, Any]:
     """Some keys of a document, those that are there; with thousands of trials that is much faster than all of it."""
     kind = msgspec.defstruct("Parts", [(name, Any, msgspec.UNSET) for name in names])
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=kind)
+        decoded = msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, ValueError):
         document = run_folder.read_json(path) or {}
         return {name: document[name] for name in names if name in document}
-    known = {name: getattr(found, name) for name in names}
-    return {name: value for name, value in known.items() if value is not msgspec.UNSET}
+    fields = {name: getattr(decoded, name) for name in names}
+    return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
 
 
 class StudyReader:
@@ -166,10 +166,10 @@ class StudyReader:
     def _result_of(self, whole: bool) -> dict[str, Any] | None:
         path = self._folder / RESULT
         try:
-            found = path.stat()
+            stat = path.stat()
         except OSError:
             return None
-        signature = (found.st_mtime_ns, found.st_size, found.st_ino, whole)
+        signature = (stat.st_mtime_ns, stat.st_size, stat.st_ino, whole)
         if signature != self._signature:
             self._result = run_folder.read_json(path) if whole else parts(path, BESIDE_JOURNAL)
             self._signature = signature

@@ -32,7 +32,7 @@ def deal(config: RunConfig) -> list[range]:
     if dp > tasks:
         ranks_of_task = dp // tasks
         pieces = [_split_range(range(ends[task], ends[task + 1]), ranks_of_task) for task in range(tasks)]
-        return [task for piece in pieces for task in piece]
+        return [share for piece in pieces for share in piece]
     ranks_of_task = tasks // dp
     return [range(ends[rank * ranks_of_task], ends[(rank + 1) * ranks_of_task]) for rank in range(dp)]
 

@@ -30,17 +30,17 @@ class EventFile:
                 content = file.read()
         except OSError:
             return []
-        found, place = [], 0
+        events, place = [], 0
         while len(content) - place >= _HEAD:
             (size,) = struct.unpack_from("<Q", content, place)
             end = place + _HEAD + size + _CHECK
             if end > len(content):
                 break
             if (event := _event(content[place + _HEAD : end - _CHECK])) is not None:
-                found.append(event)
+                events.append(event)
             place = end
         self._read += place
-        return found
+        return events
 
 
 def _event(content: bytes) -> tuple[int, float] | None:

@@ -37,9 +37,9 @@ _KILLING_SECONDS = 10.0
 class Guard:
     """One trainer from its start to the end of all of its processes."""
 
-    def __init__(self, asked: dict[str, Any]) -> None:
+    def __init__(self, order: dict[str, Any]) -> None:
         self._child = subprocess.Popen(
-            asked["words"], cwd=asked["directory"], env=os.environ | asked["variables"], start_new_session=True,
+            order["words"], cwd=order["directory"], env=os.environ | order["variables"], start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=sys.stderr,
         )  # fmt: skip
         self._code: int | None = None
@@ -52,12 +52,12 @@ class Guard:
             self._listen()
             if self._kill_at is not None and time.monotonic() > self._kill_at:
                 break
-        asked = self._kill_at is not None
-        if not asked and self._code == 0:
+        is_ending = self._kill_at is not None
+        if not is_ending and self._code == 0:
             _write(2, OVER)
-        left = [] if asked else self._surviving_processes()
+        surviving = [] if is_ending else self._surviving_processes()
         self._kill_all()
-        tell(exit=self._code, left=left)
+        tell(exit=self._code, left=surviving)
 
     def _any_child(self) -> bool:
         """Whether anything of the trainer is left: whoever loses its parent becomes a child of this process, so the
@@ -104,9 +104,9 @@ class Guard:
             time.sleep(_POLL_SECONDS)
 
 
-def tell(**what: Any) -> None:
+def tell(**message: Any) -> None:
     """To whoever started this, if it is still there."""
-    _write(1, (json.dumps(what) + "\n").encode())
+    _write(1, (json.dumps(message) + "\n").encode())
 
 
 def _write(descriptor: int, text: bytes) -> None:
@@ -116,8 +116,8 @@ def _write(descriptor: int, text: bytes) -> None:
 
 def _descendants() -> list[psutil.Process]:
     """All processes below this one that are not over."""
-    found = psutil.Process().children(recursive=True)
-    return [process for process in found if _is_alive(process)]
+    processes = psutil.Process().children(recursive=True)
+    return [process for process in processes if _is_alive(process)]
 
 
 def _is_alive(process: psutil.Process) -> bool:
@@ -142,11 +142,11 @@ def _adopt_orphans() -> None:
 
 def main() -> int:
     """Follow the trainer that stdin tells of."""
-    asked = json.loads(os.fdopen(os.dup(0), "rb", buffering=0).readline())
+    order = json.loads(os.fdopen(os.dup(0), "rb", buffering=0).readline())
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     _adopt_orphans()
     try:
-        guard = Guard(asked)
+        guard = Guard(order)
     except OSError as problem:
         tell(failed=f"{problem.strerror}: {problem.filename}")
         return 1

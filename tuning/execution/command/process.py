@@ -66,13 +66,13 @@ class Processes:
             )  # fmt: skip
         finally:
             os.close(theirs)
-        asked = {
+        order = {
             "words": command.words,
             "directory": str(command.directory),
             "variables": {"PYTHONUNBUFFERED": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
             | dict(command.variables) | dict(variables),
         }  # fmt: skip
-        self._send(json.dumps(asked))
+        self._send(json.dumps(order))
         self._reader = threading.Thread(target=self._read, args=(output, log), daemon=True)
         self._reader.start()
         self._check_started(command)
@@ -83,10 +83,10 @@ class Processes:
         """Those printed since the last look, each with the time at which it came (``time.monotonic``); those that came
         at once have the same one.
         """
-        found = []
+        lines = []
         while self._blocks:
-            found += self._blocks.popleft()
-        return found
+            lines += self._blocks.popleft()
+        return lines
 
     @property
     def exit(self) -> Exit | None:
@@ -116,13 +116,13 @@ class Processes:
 
     def ranks(self) -> list[Rank]:
         """Processes that a launcher numbered, by number; each number's first."""
-        found: dict[int, Rank] = {}
+        ranks: dict[int, Rank] = {}
         with contextlib.suppress(psutil.Error):
             for process in psutil.Process(self._guard.pid).children(recursive=True):
                 rank = _rank(process)
                 if rank is not None:
-                    found.setdefault(rank.number, rank)
-        return [found[number] for number in sorted(found)]
+                    ranks.setdefault(rank.number, rank)
+        return [ranks[number] for number in sorted(ranks)]
 
     def _send(self, text: str) -> None:
         assert self._guard.stdin is not None
@@ -136,38 +136,40 @@ class Processes:
         return json.loads(line) if line.endswith(b"\n") else {}
 
     def _check_started(self, command: Invocation) -> None:
-        told = self._read_message()
-        if "started" in told:
+        message = self._read_message()
+        if "started" in message:
             return
         self._ended.set()
         self.close()
         if not command.directory.is_dir():
             raise InputError(DIRECTORY, str(command.directory), "is no folder here; give the one to start in")
-        why = str(told.get("failed", "the process that watches over it died"))
+        why = str(message.get("failed", "the process that watches over it died"))
         remedy = f"cannot be started ({why}); give a program that is here"
         raise InputError(FIELD, command.words[0], remedy)
 
     def _hear_guard(self) -> None:
-        told = self._read_message()
-        self._exit = Exit(told.get("exit"), tuple(told.get("left", ())))
-        if not told:  # it was killed: by its mark what it watched over is found
+        message = self._read_message()
+        self._exit = Exit(message.get("exit"), tuple(message.get("left", ())))
+        if not message:  # it was killed: by its mark what it watched over is found
             _kill_marked(self._mark)
         self._guard.wait()
         self._ended.set()
 
     def _read(self, output: int, log: Path) -> None:
         """Until nobody holds the other end; a bar that is drawn over again is a line each time."""
-        rest = b""
-        with log.open("ab", buffering=0) as kept:
+        unfinished = b""
+        with log.open("ab", buffering=0) as log_file:
             while block := os.read(output, 65_536):
                 now = time.monotonic()
                 with contextlib.suppress(OSError):  # a full disk loses the log, not the trial
-                    kept.write(block.replace(OVER, b""))
-                *whole, rest = (rest + block).replace(b"\r", b"\n").split(b"\n")
-                shown = [*whole, rest] if b"\r" in block else whole  # a bar's line ends with the next one
+                    log_file.write(block.replace(OVER, b""))
+                *whole, unfinished = (unfinished + block).replace(b"\r", b"\n").split(b"\n")
+                shown = (
+                    [*whole, unfinished] if b"\r" in block else whole
+                )  # a bar's line ends with the next one
                 self._note(now, shown)
-        if rest.strip() and not self.over:
-            self._blocks.append([(time.monotonic(), rest.decode(errors="replace"))])
+        if unfinished.strip() and not self.over:
+            self._blocks.append([(time.monotonic(), unfinished.decode(errors="replace"))])
         os.close(output)
 
     def _note(self, now: float, parts: list[bytes]) -> None:

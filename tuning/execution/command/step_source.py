@@ -32,10 +32,10 @@ class JsonLines:
 
     def new(self) -> list[Timed]:
         """What was told since the last look."""
-        found = []
+        readings = []
         for path in self._paths():
-            found += self._new_readings(path)
-        return found
+            readings += self._new_readings(path)
+        return readings
 
     def _paths(self) -> list[Path]:
         try:
@@ -61,21 +61,21 @@ class JsonLines:
 
     def _reading(self, line: bytes) -> Reading | None:
         try:
-            told = json.loads(line)
+            document = json.loads(line)
         except ValueError:
             return None
-        return reading_of(told, *self._keys) if isinstance(told, dict) else None
+        return reading_of(document, *self._keys) if isinstance(document, dict) else None
 
 
-def reading_of(told: dict[str, Any], step: str = "step", seconds: str = "seconds") -> Reading | None:
+def reading_of(document: dict[str, Any], step: str = "step", seconds: str = "seconds") -> Reading | None:
     """What a document tells of a step; None if it has no number of one."""
-    if told.get("event", "step") != "step":
+    if document.get("event", "step") != "step":
         return None
     try:
-        number, taken, loss = told[step], told.get(seconds), told.get("loss")
+        number, duration, loss = document[step], document.get(seconds), document.get("loss")
         return Reading(
             int(number),
-            None if taken is None else float(taken),
+            None if duration is None else float(duration),
             None if loss is None else float(loss),
         )
     except (KeyError, TypeError, ValueError):
@@ -94,12 +94,12 @@ class Events:
 
     def new(self) -> list[Timed]:
         """Each step once, when its first value was noted."""
-        found = []
+        readings = []
         for path in self._paths():
             if path not in self._before:
                 file = self._files.setdefault(path, EventFile(path))
-                found += [(wall + self._offset, Reading(step)) for step, wall in file.new()]
-        return found
+                readings += [(wall + self._offset, Reading(step)) for step, wall in file.new()]
+        return readings
 
     def _paths(self) -> list[Path]:
         return sorted(self._folder.rglob("*tfevents*"))
@@ -121,48 +121,48 @@ class Lines:
     def _reading(self, line: str) -> Reading | None:
         if line.lstrip().startswith("{"):
             with contextlib.suppress(ValueError):
-                told = json.loads(line)
-                return reading_of(told) if isinstance(told, dict) else None
-        found = next((one for kind in self._kinds if (one := kind.read(line)) is not None), None)
-        if found is not None and found.total is not None:
-            self._total = self._total or found.total
-            if found.total != self._total:
+                document = json.loads(line)
+                return reading_of(document) if isinstance(document, dict) else None
+        reading = next((one for kind in self._kinds if (one := kind.read(line)) is not None), None)
+        if reading is not None and reading.total is not None:
+            self._total = self._total or reading.total
+            if reading.total != self._total:
                 return None
-        return found
+        return reading
 
 
-def merge_simultaneous(told: Iterable[Timed]) -> list[Timed]:
+def merge_simultaneous(readings: Iterable[Timed]) -> list[Timed]:
     """Without steps that came at once with a later one and have no time of their own: the last one's is theirs, too."""
-    found: list[Timed] = []
-    for at, reading in told:
-        if found and found[-1][0] == at and reading.seconds is None and found[-1][1].seconds is None:
-            found[-1] = at, max(found[-1][1], reading, key=lambda one: one.step)
+    merged: list[Timed] = []
+    for at, reading in readings:
+        if merged and merged[-1][0] == at and reading.seconds is None and merged[-1][1].seconds is None:
+            merged[-1] = at, max(merged[-1][1], reading, key=lambda candidate: candidate.step)
         else:
-            found.append((at, reading))
-    return found
+            merged.append((at, reading))
+    return merged
 
 
 class Sources:
     """All of a trial's: ``place`` is its own folder, ``directory`` where the command starts."""
 
     def __init__(
-        self, place: Path, directory: Path, kinds: Sequence[StepLine], asked: StepSource | None
+        self, place: Path, directory: Path, kinds: Sequence[StepLine], source: StepSource | None
     ) -> None:
         self._own = JsonLines(place, TOLD)
         self._lines = Lines(kinds)
         self._asked: JsonLines | Events | None = None
         self._told_itself = False
-        if asked is not None and asked.file is not None:
-            self._asked = JsonLines(directory, asked.file, asked.step, asked.seconds)
-        elif asked is not None and asked.tensorboard is not None:
-            self._asked = Events(directory / asked.tensorboard)
+        if source is not None and source.file is not None:
+            self._asked = JsonLines(directory, source.file, source.step, source.seconds)
+        elif source is not None and source.tensorboard is not None:
+            self._asked = Events(directory / source.tensorboard)
 
     def new(self, lines: Sequence[tuple[float, str]]) -> list[Timed]:
         """Steps that were told of since the last look, beside these new lines of output."""
-        own = self._own.new()
-        self._told_itself |= bool(own)
+        own_readings = self._own.new()
+        self._told_itself |= bool(own_readings)
         if self._told_itself:
-            return own
+            return own_readings
         if self._asked is not None:
             return self._asked.new()
         return self._lines.read(lines)

@@ -70,33 +70,33 @@ class CommandTrials:
         wanted = self._command.trial_invocation(config.trainer)
         folder = run_folder.create(self._home, config, labels)
         with run_folder.check_writable(self._home):
-            given = put_in_place(wanted, folder / PLACE, config.trainer)
-            note_start(folder, config, Devices("cpu", BACKEND, given.text))
-            note_ranks(folder, config, given.ranks)
+            invocation = put_in_place(wanted, folder / PLACE, config.trainer)
+            note_start(folder, config, Devices("cpu", BACKEND, invocation.text))
+            note_ranks(folder, config, invocation.ranks)
         if on_start is not None:
             on_start(folder)
         alone = labels.get("purpose") == _BASELINE
         trial = Trial(
             folder,
             config,
-            given,
-            self._sources(folder / PLACE, given),
+            invocation,
+            self._sources(folder / PLACE, invocation),
             Allowance.from_file(self._file),
             alone,
         )
         try:
-            outcome = trial.run(should_stop, _changed_words(self._command.today, given))
+            outcome = trial.run(should_stop, _changed_words(self._command.today, invocation))
         except InputError as problem:
-            finish(folder, config, BACKEND, RunOutcome(Ending.CRASHED, str(problem)), given.ranks)
+            finish(folder, config, BACKEND, RunOutcome(Ending.CRASHED, str(problem)), invocation.ranks)
             raise
         summary = finish(folder, config, BACKEND, outcome, trial.ranks)
         if alone:
             self._check_baseline(outcome, trial, folder)
         return outcome, summary
 
-    def _sources(self, place: Path, given: Invocation) -> Sources:
+    def _sources(self, place: Path, invocation: Invocation) -> Sources:
         assert self._file.trainer is not None
-        return Sources(place, given.directory, self._command.lines, self._file.trainer.steps)
+        return Sources(place, invocation.directory, self._command.lines, self._file.trainer.steps)
 
     def _check_baseline(self, outcome: RunOutcome, trial: Trial, folder: Path) -> None:
         """A command that cannot do what it is asked as it stands is a mistake to mend, not a trial that failed."""
@@ -122,12 +122,12 @@ class Trial:
         self,
         folder: Path,
         config: RunConfig,
-        given: Invocation,
+        invocation: Invocation,
         sources: Sources,
         allowance: Allowance,
         alone: bool = False,
     ) -> None:
-        self._folder, self._config, self._given, self._sources = folder, config, given, sources
+        self._folder, self._config, self._given, self._sources = folder, config, invocation, sources
         self._allowance, self._alone = allowance, alone
         self._clock, self._tail = StepClock(), deque[str](maxlen=verdict.KEPT_LINES * 5)
         self._writer = RecordWriter(folder / run_folder.RECORDS, "rank-0")
@@ -139,7 +139,7 @@ class Trial:
         #: What is wrong with the study's budget of time.
         self.no_room: InputError | None = None
         #: As its launcher is asked for, and as many as were seen once they are there.
-        self.ranks = given.ranks
+        self.ranks = invocation.ranks
 
     def run(self, should_stop: ShouldStop, words: frozenset[str]) -> RunOutcome:
         """Start it, and see it to its end; ``words`` are those that each of its ranks has to get.
@@ -240,8 +240,8 @@ class Trial:
         if now - heard > patience:
             where = f"after {several(self.steps, 'steps')}" if self.steps else "and never one"
             stopped = ranks.stopped
-            who = f"; rank {stopped} is stopped" if stopped is not None else ""
-            words = f"the trainer told of no step for {patience:g} s, {where}{who}"
+            stopped_rank = f"; rank {stopped} is stopped" if stopped is not None else ""
+            words = f"the trainer told of no step for {patience:g} s, {where}{stopped_rank}"
             return verdict.outcome_of_silence(words, list(self._tail), stopped)
         if self._alone:
             first = None if self._first is None else self._first - began
@@ -265,10 +265,10 @@ class Trial:
         killed_for_memory = partial(kernel.was_killed, before=killed_before)
         return verdict.outcome_of_command(end, list(self._tail), self.steps, killed_for_memory)
 
-    def _note_ranks(self, found: int, missing: Mapping[int, str]) -> None:
-        if found > self.ranks:  # a launcher that nobody here knows
-            self.ranks = found
-            note_ranks(self._folder, self._config, found)
+    def _note_ranks(self, count: int, missing: Mapping[int, str]) -> None:
+        if count > self.ranks:  # a launcher that nobody here knows
+            self.ranks = count
+            note_ranks(self._folder, self._config, count)
         for rank, word in missing.items():
             self._writer.event("note", text=f"rank {rank} did not get {word}: its command line is without it")
 
@@ -295,14 +295,14 @@ class _Ranks:
         if not now and time.monotonic() - self._looked < _LOOK_SECONDS:
             return
         self._looked = time.monotonic()
-        found = processes.ranks()
-        self.stopped = next((rank.number for rank in found if rank.stopped), None)
-        if found and [rank.pid for rank in found] == [rank.pid for rank in self._known]:
+        ranks = processes.ranks()
+        self.stopped = next((rank.number for rank in ranks if rank.stopped), None)
+        if ranks and [rank.pid for rank in ranks] == [rank.pid for rank in self._known]:
             return
-        if found:
-            self._known = found
-            self._sampler.watch([rank.pid for rank in found])
-            self._tell(len(found), missing(found, self._words))
+        if ranks:
+            self._known = ranks
+            self._sampler.watch([rank.pid for rank in ranks])
+            self._tell(len(ranks), missing(ranks, self._words))
 
 
 def missing(ranks: list[Rank], words: frozenset[str]) -> dict[int, str]:
@@ -326,6 +326,6 @@ def put_in_place(wanted: Invocation, place: Path, values: Mapping[str, object]) 
     return replace(wanted, words=tuple(words), files={})
 
 
-def _changed_words(today: Invocation, given: Invocation) -> frozenset[str]:
+def _changed_words(today: Invocation, changed: Invocation) -> frozenset[str]:
     """What ranks have to get of a trial that today's command is without."""
-    return frozenset(given.words) - frozenset(today.words)
+    return frozenset(changed.words) - frozenset(today.words)

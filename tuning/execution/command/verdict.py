@@ -51,17 +51,21 @@ def outcome_of_command(
     if code == -signal.SIGKILL and killed_for_memory(pid):
         return RunOutcome(Ending.OOM, _KERNEL, rank, None, last)
     where = where or (f", after {several(steps, 'steps')}" if steps else ", before its first step")
-    said = refusal(lines)
-    if said and not steps:
-        return RunOutcome(Ending.ILLEGAL, _shorten(f"the trainer refuses: {said}"), rank, None, last)
+    refused = refusal(lines)
+    if refused and not steps:
+        return RunOutcome(Ending.ILLEGAL, _shorten(f"the trainer refuses: {refused}"), rank, None, last)
     if code is None:
         words = f"the process that watched over the trainer was killed{where}"
         return RunOutcome(Ending.CRASHED, words, None, None, last, True)
     if code < 0:
-        who, outside = "the trainer" if rank is None else f"rank {rank}", -code in SENT_FROM_OUTSIDE
-        return RunOutcome(Ending.CRASHED, f"{who} {describe_exit(code)}{where}", rank, None, last, outside)
+        process, outside = "the trainer" if rank is None else f"rank {rank}", -code in SENT_FROM_OUTSIDE
+        return RunOutcome(
+            Ending.CRASHED, f"{process} {describe_exit(code)}{where}", rank, None, last, outside
+        )
     error = (
-        said or last_error(lines) or ("" if steps else next((line.strip() for line in reversed(lines)), ""))
+        refused
+        or last_error(lines)
+        or ("" if steps else next((line.strip() for line in reversed(lines)), ""))
     )
     words = f"the trainer {describe_exit(code)}{where}" + (f": {error}" if error else "")
     return RunOutcome(
@@ -85,8 +89,8 @@ def printed_no_step(outcome: RunOutcome) -> bool:
 def refusal(lines: Sequence[str]) -> str:
     """What a trainer says of its arguments, where it says no to them; empty if it does not."""
     for line in reversed(lines):
-        if found := _REFUSED.search(line):
-            return next(words for words in found.groups() if words).strip()
+        if match := _REFUSED.search(line):
+            return next(words for words in match.groups() if words).strip()
         if (error := _ERROR.match(line.strip())) and _kind(error["words"]) in _SAID_NO:
             return error["words"].strip()
     return ""
@@ -94,10 +98,10 @@ def refusal(lines: Sequence[str]) -> str:
 
 def last_error(lines: Sequence[str]) -> str:
     """The last error of a trainer's own; its launcher tells of the same one again."""
-    found = [error["words"] for line in lines if (error := _ERROR.match(line.strip()))]
-    own = [words for words in found if _kind(words) not in _OF_A_LAUNCHER]
-    first_of_all = [words for words in own if not _is_consequence(words)]
-    return next(iter([*first_of_all[-1:], *own[-1:]]), "")
+    errors = [error["words"] for line in lines if (error := _ERROR.match(line.strip()))]
+    trainer_errors = [words for words in errors if _kind(words) not in _OF_A_LAUNCHER]
+    first_of_all = [words for words in trainer_errors if not _is_consequence(words)]
+    return next(iter([*first_of_all[-1:], *trainer_errors[-1:]]), "")
 
 
 def _without_failure(end: Exit, last: tuple[str, ...], steps: int) -> RunOutcome:
@@ -131,8 +135,8 @@ def _is_consequence(error: str) -> bool:
 def _failed_rank(lines: Sequence[str], code: int | None) -> tuple[int | None, int | None, int | None]:
     """Rank, exit code and process of the first that failed, as far as they are told."""
     for line in lines:
-        if found := _FAILED.search(line):
-            return int(found["rank"]), int(found["code"]), int(found["pid"])
+        if match := _FAILED.search(line):
+            return int(match["rank"]), int(match["code"]), int(match["pid"])
     return None, code, None
 
 

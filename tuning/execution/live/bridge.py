@@ -135,11 +135,11 @@ class Bridge:
             return RunOutcome(Ending.COMPLETED)
         if end is None or code == 0:
             words = f"the trainer ended without saying that it was through{self._when}"
-            found = RunOutcome(Ending.CRASHED, words)
+            outcome = RunOutcome(Ending.CRASHED, words)
         else:
             killed = partial(kernel.was_killed, before=self._kills_before)
-            found = verdict.outcome_of_command(end, list(self._tail), self._step + 1, killed, self._when)
-        return replace(found, reason=f"{found.reason}; what it printed is in {self._folder.name}/{LOG}")
+            outcome = verdict.outcome_of_command(end, list(self._tail), self._step + 1, killed, self._when)
+        return replace(outcome, reason=f"{outcome.reason}; what it printed is in {self._folder.name}/{LOG}")
 
     def _let_end(self) -> None:
         """One that said it was through may write its last checkpoint yet, for as long as it may be silent."""
@@ -182,9 +182,9 @@ class Bridge:
             raise InputError(command.command, None, _NOT_SET)
         return live_changes.change_config(self._config, command.arguments)
 
-    def _answer(self, command: Command, step: int, **what: Any) -> None:
-        told = {"files": [], "note": None, "problem": None} | what
-        self._writer.event(commands.EVENT, id=command.id, command=command.command, step=step, **told)
+    def _answer(self, command: Command, step: int, **facts: Any) -> None:
+        answer = {"files": [], "note": None, "problem": None} | facts
+        self._writer.event(commands.EVENT, id=command.id, command=command.command, step=step, **answer)
 
     def _take_lines(self) -> None:
         """What the trainer told since; a file that became shorter is that of one that began again."""
@@ -204,26 +204,26 @@ class Bridge:
             with contextlib.suppress(ValueError, KeyError, TypeError, InputError):  # no line of the protocol
                 self._take(json.loads(line))
 
-    def _take(self, told: dict[str, Any]) -> None:
-        match told["event"]:
+    def _take(self, message: dict[str, Any]) -> None:
+        match message["event"]:
             case "begin":
-                self.ranks = int(told.get("ranks") or 1)
+                self.ranks = int(message.get("ranks") or 1)
                 note_ranks(self._folder, self._config, self.ranks)
-                values = {f"trainer.{name}": one for name, one in told["values"].items()}
+                values = {f"trainer.{name}": value for name, value in message["values"].items()}
                 self._record_change(self._config.with_values(values), "the trainer, as it began", 0)
             case "step":
-                self._note_step(told)
+                self._note_step(message)
             case "turned" | "refused":
-                self._note_turn(told)
+                self._note_turn(message)
             case "end":
                 self._ended = True
 
-    def _note_step(self, told: dict[str, Any]) -> None:
+    def _note_step(self, message: dict[str, Any]) -> None:
         """Its seconds as those of a step of as many tokens as the study says, if the trainer tells how many it had."""
-        config, seconds = self._config, float(told["seconds"])
+        config, seconds = self._config, float(message["seconds"])
         usual = config.batch.global_batch * config.data.sequence_length
-        seconds *= usual / (told.get("tokens") or usual)
-        self._step, loss = int(told["step"]), told.get("loss")
+        seconds *= usual / (message.get("tokens") or usual)
+        self._step, loss = int(message["step"]), message.get("loss")
         unknown = dict.fromkeys(
             ("data", "forward", "backward", "communication_exposed", "bubble", "optimizer", "other")
         )
@@ -242,19 +242,19 @@ class Bridge:
         )
         self._progress.enter_state(0, self._step, "forward")
 
-    def _note_turn(self, told: dict[str, Any]) -> None:
-        asked = self._asked
-        if asked is None or told["number"] != asked.number:
+    def _note_turn(self, message: dict[str, Any]) -> None:
+        requested = self._asked
+        if requested is None or message["number"] != requested.number:
             return
-        self._asked, step = None, int(told["step"])
-        if told["event"] == "refused":
+        self._asked, step = None, int(message["step"])
+        if message["event"] == "refused":
             self._want(self._config)
-            self._answer(asked.command, step, problem=f"the trainer refuses: {told['why']}")
+            self._answer(requested.command, step, problem=f"the trainer refuses: {message['why']}")
             return
-        changes = live_changes.changes(self._config, asked.after)
-        self._record_change(asked.after, asked.command.by, step, asked.command.id)
-        words = ", ".join(f"{one.key} {one.old} -> {one.new}" for one in changes)
-        self._answer(asked.command, step, note=f"{words} from step {step:,} on")
+        changes = live_changes.changes(self._config, requested.after)
+        self._record_change(requested.after, requested.command.by, step, requested.command.id)
+        words = ", ".join(f"{change.key} {change.old} -> {change.new}" for change in changes)
+        self._answer(requested.command, step, note=f"{words} from step {step:,} on")
 
     def _record_change(self, after: RunConfig, by: str, step: int, order: str = "") -> None:
         changes, self._config = live_changes.changes(self._config, after), after
@@ -262,8 +262,8 @@ class Bridge:
             return
         self._measured_from = step + max(1, after.train.warmup)
         run_folder.change_config(self._folder, after)
-        for one in changes:
-            about = {"key": one.key, "old": one.old, "new": one.new}
+        for change in changes:
+            about = {"key": change.key, "old": change.old, "new": change.new}
             self._writer.event(live_changes.EVENT, step=step, **about, by=by, id=order)
 
 
@@ -273,12 +273,12 @@ def main() -> int:
     os.set_inheritable(lock, False)  # the trainer lives longer than the start
     if not (line := sys.stdin.readline()):
         return 2  # who asked was gone before it could say for what
-    asked = json.loads(line)
-    config = run_config.parse(asked["config"])
-    trainer = Trainer.model_validate(asked["trainer"])
+    order = json.loads(line)
+    config = run_config.parse(order["config"])
+    trainer = Trainer.model_validate(order["trainer"])
     with Interruption() as interruption:
         try:
-            folder = run_folder.create(home, config, asked["labels"])
+            folder = run_folder.create(home, config, order["labels"])
             reason = trainer.command or f"a trainer that tells of itself in {trainer.folder}"
             note_start(folder, config, Devices("cpu", BACKEND, reason))
             note_run(study, folder.name)

@@ -117,17 +117,17 @@ class Leader:
         if not spoilt:
             self._configs[_name(config)] = config
             self._window_values.note(_name(config), summary.step_samples, level, again)
-        known = 0.0 if self._fastest is None else self._fastest[0]
-        rate = rate * level if ratio is None else known * ratio
-        if is_lossy(config.flat()) or rate <= known:
+        fastest = 0.0 if self._fastest is None else self._fastest[0]
+        rate = rate * level if ratio is None else fastest * ratio
+        if is_lossy(config.flat()) or rate <= fastest:
             return False
         self._fastest, self.trial = (rate, config), trial
         return True
 
     def rule_out(self, config: RunConfig) -> None:
         """What loses as this one does may not lead: nobody is given up because of it any more."""
-        for name, known in self._configs.items():
-            if loses_alike(known.flat(), config.flat()):
+        for name, faster in self._configs.items():
+            if loses_alike(faster.flat(), config.flat()):
                 self._window_values.forget(name)
 
     def level(self, steps: Sequence[float], whose: RunConfig | None = None) -> float | None:
@@ -145,11 +145,11 @@ class Leader:
         whose: RunConfig | None = None,
     ) -> RunSummary | None:
         """A window beside the leader's steps around it, or ``whose`` they are; None where they tell nothing."""
-        found = lead_of_window(before, summary.step_samples, after)
-        if found is None:
+        lead = lead_of_window(before, summary.step_samples, after)
+        if lead is None:
             return None
         levels = [level for steps in (before, after) if (level := self.level(steps, whose)) is not None]
-        value, low, high = found.ratio
+        value, low, high = lead.ratio
         return replace(
             summary,
             leader_level=math.prod(levels) ** (1 / len(levels)) if levels else None,
@@ -175,30 +175,32 @@ class Leader:
         level = max(level, self._window_values.time_ratio(_name(them), before) or level) if them else level
         if why := self._window_values.explain_pruning(seconds, tokens, level):
             return why
-        found = lead_of_window(before, seconds)
-        if found is None or not found.slower or found.ratio.high is None:
+        lead = lead_of_window(before, seconds)
+        if lead is None or not lead.slower or lead.ratio.high is None:
             return ""
-        who = "leader right before" if whose is None else "baseline on the same steps"
-        return f"slower than the {who}, {found.ratio.high:.2f} of its rate at the most"
+        yardstick = "leader right before" if whose is None else "baseline on the same steps"
+        return f"slower than the {yardstick}, {lead.ratio.high:.2f} of its rate at the most"
 
     def note_cost(self, seconds: float, steps: int, level: float) -> None:
         """See :meth:`WindowValues.note_cost`."""
         self._window_values.note_cost(seconds, steps, level)
 
-    def check_enough(self, left: int) -> None:
-        """EndOfSearchError where too few steps are ``left`` for what another window is likely to bring."""
-        if why := self._window_values.enough(left):
+    def check_enough(self, steps_left: int) -> None:
+        """EndOfSearchError where ``steps_left`` are too few for what another window is likely to bring."""
+        if why := self._window_values.enough(steps_left):
             raise EndOfSearchError(why)
 
-    def check_round(self, config: RunConfig, left: int) -> None:
+    def check_round(self, config: RunConfig, steps_left: int) -> None:
         """Before a round in which leaders are measured again: half of one tells nothing. EndOfTrialsError where it is
         not worth it; CostlyBaselineError, once, where it is without the baseline.
         """
         name = _name(config)
         if not self._round or name in self._round:
             self._round = set()
-            if why := self._window_values.not_worth_it(config.train.steps, left, self._spared):
-                if self._spared or self._window_values.not_worth_it(config.train.steps, left, spared=True):
+            if why := self._window_values.not_worth_it(config.train.steps, steps_left, self._spared):
+                if self._spared or self._window_values.not_worth_it(
+                    config.train.steps, steps_left, spared=True
+                ):
                     raise EndOfTrialsError(why)
                 self._spared = True
                 raise CostlyBaselineError(
@@ -216,8 +218,8 @@ def needs_after(before: Sequence[float], window: Sequence[float]) -> bool:
 
 def may_lead_after_all(window: Sequence[float], after: Sequence[float]) -> bool:
     """Of a window that was given up beside the leader's steps before it: whether the leader is as slow after it."""
-    found = lead_of_window(after, window)
-    return found is not None and found.ratio.value * HOPELESS[LEAST_STEPS] > 1
+    lead = lead_of_window(after, window)
+    return lead is not None and lead.ratio.value * HOPELESS[LEAST_STEPS] > 1
 
 
 def _name(config: RunConfig) -> str:

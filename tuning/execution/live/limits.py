@@ -45,7 +45,7 @@ class SlowdownBudget:
         recent = [
             window for window in self._windows if window[0].first + window[0].steps > now - live.over_steps
         ]
-        lost = sum(max(0.0, self._lost_seconds(*each)) for each in (*recent, (stretch, undone, self.level)))
+        lost = sum(max(0.0, self._lost_seconds(*part)) for part in (*recent, (stretch, undone, self.level)))
         allowed = live.max_slowdown * live.over_steps * self._baseline * self.level
         if lost <= allowed:
             return None

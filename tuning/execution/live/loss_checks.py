@@ -58,27 +58,27 @@ class LossChecks:
 
     def due(self, step: int, end: int) -> int:
         """How many steps to check now, before this ``step`` of a run of ``end`` steps; 0: none."""
-        left = self._allowed_steps(end) - sum(one.steps for one in self.done)
-        affordable = int(left / LEAST_STEPS)
+        steps_left = self._allowed_steps(end) - sum(check.steps for check in self.done)
+        affordable = int(steps_left / LEAST_STEPS)
         if not self.share or affordable < 1:
             return 0
-        known = self.since if self.known is None else self.known
+        known_from = self.since if self.known is None else self.known
         early = min(end * EARLY, TELLS * self.most / 4)
-        last = max([1.0, known, early, *(one.first for one in self.done)])
-        reach = min(end, TELLS * min(left, self.most)) if self.done else end
+        last = max([1.0, known_from, early, *(check.first for check in self.done)])
+        reach = min(end, TELLS * min(steps_left, self.most)) if self.done else end
         if not 2 * last <= step <= reach:
             return 0
         turns = max(1, min(affordable, math.ceil(math.log2(max(1.0, reach / step)))))
-        wanted = max(LEAST_STEPS, math.ceil(step / TELLS), int(min(left / turns, step / MOST_SHARE)))
-        steps = min(wanted, int(left), self.most)
+        wanted = max(LEAST_STEPS, math.ceil(step / TELLS), int(min(steps_left / turns, step / MOST_SHARE)))
+        steps = min(wanted, int(steps_left), self.most)
         return steps if steps >= LEAST_STEPS and step + 2 * steps <= end else 0
 
     def _allowed_steps(self, end: int) -> float:
         """Steps of the baseline that all checks together may take."""
-        rest = max(0, end - self.since)
-        gain = rest * max(0.0, self.ratio - 1)
-        one = LEAST_STEPS if LEAST_STEPS * self.ratio <= OF_THE_GAIN * gain else 0
-        return max(self.share * rest / self.ratio, one)
+        remaining = max(0, end - self.since)
+        gain = remaining * max(0.0, self.ratio - 1)
+        shortest = LEAST_STEPS if LEAST_STEPS * self.ratio <= OF_THE_GAIN * gain else 0
+        return max(self.share * remaining / self.ratio, shortest)
 
 
 class LeaderLossChecks:
@@ -99,7 +99,7 @@ class LeaderLossChecks:
         if self._values is None or not loses_alike(values, self._values):
             self._values, self._since, self._asked = values, step, []
         ratio = max(1.0, result.gain.ratio if result.gain is not None else 1.0)
-        known = [
+        lengths = [
             row.steps_before
             for row in (*result.trials, *result.confirmations)
             if row.steps_before is not None
@@ -110,14 +110,14 @@ class LeaderLossChecks:
         # One check may cost half of what the last steps may lose to the search: where it goes to the end it is not held
         # to that limit, for a part of a check says nothing.
         most = self._live.max_slowdown * self._live.over_steps * ratio / 2
-        told = [
+        checks = [
             LossCheck(row.steps_before, row.steps)
             for row in result.confirmations
             if row.source == CHECK and row.steps_before is not None and row.steps_before > self._since
         ]
         # Those that were asked for and told nothing cost their steps, too.
-        done = (*told, *self._asked[len(told) :])
-        last = max(known, default=self._since)
+        done = (*checks, *self._asked[len(checks) :])
+        last = max(lengths, default=self._since)
         return LossChecks(self._live.loss_checks, ratio, self._since, int(most), done, last)
 
     def ask(self, step: int, steps: int) -> None:

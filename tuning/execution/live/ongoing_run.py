@@ -139,12 +139,12 @@ class OngoingRun:
         patience = min(WAIT_SECONDS, self.config.train.step_timeout_seconds / 4)
         more = {"steps": steps, "wait": patience} if steps else {}
         sent = inbox.send(self.folder, command, values | more, by)
-        found, (done, text) = self._answers(sent)
-        if len(found) < self.status.answering:
+        replies, (done, text) = self._answers(sent)
+        if len(replies) < self.status.answering:
             raise UnansweredError(f"the order to turn it was not answered by all ranks: {text}")
         if not done:
             raise InputError(key, value, text.removeprefix(f"{key}={value!r}: "))  # ranks say the field, too
-        return ChangeResult(max(answer.step for answer in found), not text.startswith("nothing to change"))
+        return ChangeResult(max(answer.step for answer in replies), not text.startswith("nothing to change"))
 
     def settle(self) -> None:
         """Wait for what was ordered before, say by somebody who is gone: what is asked for then is asked of the values
@@ -154,15 +154,15 @@ class OngoingRun:
             UnansweredError: not all ranks answered.
         """
         for order in answers.unanswered_orders(self.folder):
-            found, (_, text) = self._answers(order)
-            if len(found) < self.status.answering:
+            replies, (_, text) = self._answers(order)
+            if len(replies) < self.status.answering:
                 raise UnansweredError(f"an earlier order was not answered by all ranks: {text}")
 
     def _answers(self, order: str) -> tuple[list[RankReply], tuple[bool | None, str]]:
         ranks = self.status.answering
         patience = self.config.train.step_timeout_seconds + PATIENCE_SECONDS
-        found = answers.wait_for(self.folder, order, ranks, patience)
-        return found, answers.result_of_order(self.folder, found, ranks)
+        replies = answers.wait_for(self.folder, order, ranks, patience)
+        return replies, answers.result_of_order(self.folder, replies, ranks)
 
     def manual_values(self, values: dict[str, Any]) -> dict[str, Any]:
         """Those of some values that it has now which a person gave it."""
@@ -170,9 +170,9 @@ class OngoingRun:
         while True:
             self.refresh()
             last = {row.key: row for row in change_rows(self.records)}
-            known = {key for key, value in values.items() if key in last and last[key].new == value}
-            if known == values.keys() or time.monotonic() > deadline:
-                return {key: values[key] for key in known if not str(last[key].by).startswith(BY_STUDY)}
+            unchanged = {key for key, value in values.items() if key in last and last[key].new == value}
+            if unchanged == values.keys() or time.monotonic() > deadline:
+                return {key: values[key] for key in unchanged if not str(last[key].by).startswith(BY_STUDY)}
             time.sleep(_POLL_SECONDS)
 
     def manual_values_since(self, study: str) -> dict[str, Any]:
@@ -183,9 +183,9 @@ class OngoingRun:
         rows = change_rows(self.records)
         mine = [place for place, row in enumerate(rows) if str(row.by).startswith(f"{BY_STUDY}{study},")]
         since = rows[mine[-1] + 1 :] if mine else rows if self.status.labels.get("live") == study else []
-        found = {row.key: row.new for row in since if not str(row.by).startswith(BY_STUDY)}
+        values = {row.key: row.new for row in since if not str(row.by).startswith(BY_STUDY)}
         flat = self.config.flat()
-        return {key: value for key, value in found.items() if flat.get(key) == value}
+        return {key: value for key, value in values.items() if flat.get(key) == value}
 
     def loss_before(self, step: int) -> float | None:
         """On held-out text, by the last :meth:`refresh`; None if it was not taken there yet."""
@@ -215,9 +215,9 @@ class OngoingRun:
 
     def summary(self, since: int) -> RunSummary:
         """What the same steps amount to, under the configuration that the run has now."""
-        backend, found = str(self.status.backend), calibration_or_reason(self.folder)
+        backend, calibration = str(self.status.backend), calibration_or_reason(self.folder)
         settling = settling_of(self._whole(since), self.config)
-        return summary_of(self.config, self.id, backend, self.records, found, since, settling)
+        return summary_of(self.config, self.id, backend, self.records, calibration, since, settling)
 
     def _whole(self, since: int) -> JoinedSteps:
         """The steps that every rank recorded."""
@@ -231,11 +231,11 @@ def settling_of(steps: JoinedSteps, config: RunConfig) -> int:
     them, by their own times (``warmup_steps`` of :mod:`profilers.analysis.statistics`). What ranks left out where those
     are too few to tell, do not come to rest, or hold rounds of an outer loop; none where nothing was turned.
     """
-    given = steps.left_out
-    if not given or round_steps(config) > 1:
-        return given
-    found = warmup_steps(wall_seconds(steps), LEAST_TO_SETTLE)
-    return given if found is None else max(found, int(config.compile))
+    excluded = steps.left_out
+    if not excluded or round_steps(config) > 1:
+        return excluded
+    warmup = warmup_steps(wall_seconds(steps), LEAST_TO_SETTLE)
+    return excluded if warmup is None else max(warmup, int(config.compile))
 
 
 def runs_of(folder: Path) -> list[str]:

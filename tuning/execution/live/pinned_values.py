@@ -30,8 +30,8 @@ class PinnedValues:
         if self._released:
             return {}
         state = self._journal.look()
-        asked = [values for id, values in self._asked.items() if id not in state.answers]
-        return {key: value for values in (pins(state), *asked) for key, value in values.items()}
+        requested = [values for id, values in self._asked.items() if id not in state.answers]
+        return {key: value for values in (pins(state), *requested) for key, value in values.items()}
 
     @property
     def values_not_searched(self) -> dict[str, Any]:
@@ -90,10 +90,10 @@ class PinnedValues:
 
 def pins(state: StudyState) -> dict[str, Any]:
     """What a journal says of it. A value that the study could not pin, as it does not search it, stays, too."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for answer in state.answers.values():
         if answer.command == "pin" and answer.by == BY:
-            found |= answer.arguments
+            values |= answer.arguments
         elif answer.command in ("pin", "unpin", "narrow", "widen") and answer.accepted:
-            found = {key: value for key, value in found.items() if key not in answer.arguments}
-    return found
+            values = {key: value for key, value in values.items() if key not in answer.arguments}
+    return values

@@ -66,11 +66,13 @@ class Notes:
     @classmethod
     def from_folder(cls, folder: Path) -> Notes:
         """Those in a study's folder."""
-        told = run_folder.read_json(folder / RUNS) or {}
-        trying = told.get("trying")
-        made = RevertibleSteps(trying["run"], trying["first"], tuple(trying["windows"])) if trying else None
-        left, reverted = bool(told.get("left")), bool(told.get("reverted"))
-        return cls(tuple(runs_of(folder)), left, reverted, told.get("safe"), made)
+        document = run_folder.read_json(folder / RUNS) or {}
+        trying = document.get("trying")
+        revertible = (
+            RevertibleSteps(trying["run"], trying["first"], tuple(trying["windows"])) if trying else None
+        )
+        was_left, reverted = bool(document.get("left")), bool(document.get("reverted"))
+        return cls(tuple(runs_of(folder)), was_left, reverted, document.get("safe"), revertible)
 
     def write(self, folder: Path) -> None:
         """OSError if that is not possible."""
@@ -116,10 +118,10 @@ class Starter:
         """Whether a search that is over gave the run its values: what was changed since was changed by hand."""
         return Notes.from_folder(self._folder).left
 
-    def note_left(self, left: bool = True) -> None:
+    def note_left(self, was_left: bool = True) -> None:
         """The search is over, and the run has what it ended with; or it goes on after all."""
-        if left != self.was_left:
-            self._note(left=left)
+        if was_left != self.was_left:
+            self._note(left=was_left)
 
     def note_reverted(self) -> None:
         """Somebody wants the run to have what it began with: it is given that once, also where a search had left it."""
@@ -146,8 +148,8 @@ class Starter:
             self._note(trying=trying)
 
     def _safe(self) -> RunConfig | None:
-        known = Notes.from_folder(self._folder).safe
-        return None if known is None else run_config.parse(known)
+        safe = Notes.from_folder(self._folder).safe
+        return None if safe is None else run_config.parse(safe)
 
     @property
     def current(self) -> OngoingRun | None:
@@ -234,7 +236,7 @@ class Starter:
         """The name of a run that begins, in a process that outlives this one and has noted it in the study's folder."""
         labels = {"live": self._name, "purpose": "train"}
         others = self._live.trainer
-        asked = json.dumps({"config": config.model_dump(mode="json"), "labels": labels,
+        order = json.dumps({"config": config.model_dump(mode="json"), "labels": labels,
                             "trainer": others.model_dump(mode="json") if others else None})  # fmt: skip
         with (self._folder / LOG).open("ab") as log:
             module = BRIDGE if others else TRAINER
@@ -244,13 +246,13 @@ class Starter:
         _OUTLIVING.append(child)
         assert child.stdin is not None and child.stdout is not None
         with child.stdin, child.stdout:
-            child.stdin.write(asked.encode() + b"\n")
+            child.stdin.write(order.encode() + b"\n")
             child.stdin.flush()
-            said = child.stdout.readline().decode().strip()
-        if not said or said.startswith(REFUSED):
-            why = said.removeprefix(REFUSED) or f"the run could not begin, see {self._folder / LOG}"
+            answer = child.stdout.readline().decode().strip()
+        if not answer or answer.startswith(REFUSED):
+            why = answer.removeprefix(REFUSED) or f"the run could not begin, see {self._folder / LOG}"
             raise InputError("live.trainer" if others else "base", None, why)
-        return said
+        return answer
 
 
 def _checkpointed_run(home: Path, folder: Path) -> Path | None:

@@ -26,8 +26,8 @@ def main() -> int:
     os.set_inheritable(lock, False)  # ranks live longer than the start
     if not (line := sys.stdin.readline()):
         return 2  # who asked was gone before it could say for what
-    asked = json.loads(line)
-    config = run_config.parse(asked["config"])
+    order = json.loads(line)
+    config = run_config.parse(order["config"])
     begun = list[Path]()
 
     def began(folder: Path) -> None:
@@ -38,7 +38,7 @@ def main() -> int:
 
     with Interruption() as interruption, Session(home) as session:
         try:
-            outcome, _ = session.execute(config, asked["labels"], lambda: bool(interruption.seen), began)
+            outcome, _ = session.execute(config, order["labels"], lambda: bool(interruption.seen), began)
         except InputError as problem:
             _say(f"{REFUSED}{problem}")
             return 2

@@ -64,11 +64,11 @@ def increase(losses: Losses, steps: int) -> float:
     """By what share a window of so many ``steps`` loses more than the baseline does, now or, as it looks, later on;
     infinite where that is not known.
     """
-    own, usual = losses.own, losses.reference
-    if own is None or not usual:
+    own_loss, usual = losses.own, losses.reference
+    if own_loss is None or not usual:
         return math.inf
-    learned = learning(losses, own, usual, steps)
-    return max(own / usual - 1, learned.increase if learned else 0.0)
+    learned = learning(losses, own_loss, usual, steps)
+    return max(own_loss / usual - 1, learned.increase if learned else 0.0)
 
 
 class WindowTransitions:
@@ -100,16 +100,16 @@ class WindowTransitions:
             InputError: it is not legal.
             UnansweredError: not all ranks answered.
         """
-        steps, known = config.train.steps, self._reference
+        steps, reference = config.train.steps, self._reference
         if judged and self._is_baseline(config):
             before = run.config
             began = run.turn(self._values(before, config), by, TRY, steps)
             self._reference, self._spoilt = Reference(run.id, began.step, steps, before), False
             return WindowStart(began.step, began.step + steps, on_copy=True)
-        if known is not None and self.tries(run, config, judged) is not None:
-            return self._from_copy(known, run, config, by, steps)
-        if known is not None and self._spoilt and known.run == run.id:
-            return self._from_copy(known, run, config, by)
+        if reference is not None and self.tries(run, config, judged) is not None:
+            return self._from_copy(reference, run, config, by, steps)
+        if reference is not None and self._spoilt and reference.run == run.id:
+            return self._from_copy(reference, run, config, by)
         if not (values := live_values(run.config, config)):
             self._reference = None  # the run goes on with it
             return None
@@ -119,15 +119,15 @@ class WindowTransitions:
 
     def tries(self, run: OngoingRun, config: RunConfig, judged: bool) -> int | None:
         """The step of the copy from which on a window does steps that may have to be undone; None if it does not."""
-        known = self._reference
-        if known is None or not judged or not self._is_judged(config) or self._is_baseline(config):
+        reference = self._reference
+        if reference is None or not judged or not self._is_judged(config) or self._is_baseline(config):
             return None
-        return known.first if self._is_reference(run, config.train.steps) else None
+        return reference.first if self._is_reference(run, config.train.steps) else None
 
     def goes_back(self, run: OngoingRun, config: RunConfig, judged: bool, first: int) -> bool:
         """Whether :meth:`turn` undoes by itself what the run does since the copy that it kept before this step."""
-        known = self._reference
-        if known is None or (known.run, known.first) != (run.id, first):
+        reference = self._reference
+        if reference is None or (reference.run, reference.first) != (run.id, first):
             return False
         return not (judged and self._is_baseline(config))
 
@@ -137,24 +137,28 @@ class WindowTransitions:
 
     def safe(self, run: OngoingRun) -> RunConfig:
         """What a run has now; where that lost too much, what it had before."""
-        known = self._reference
-        return known.before if known is not None and self._spoilt and known.run == run.id else run.config
+        reference = self._reference
+        return (
+            reference.before
+            if reference is not None and self._spoilt and reference.run == run.id
+            else run.config
+        )
 
     def judge(self, run: OngoingRun, config: RunConfig, began: WindowStart) -> Losses:
         """A window's loss, and of one that follows the baseline on the same steps what that comes to."""
-        own = None if began.loss_before is None else run.loss_before(began.loss_before)
-        known = self._reference
-        if known is None:
-            return Losses(own)
+        own_loss = None if began.loss_before is None else run.loss_before(began.loss_before)
+        reference = self._reference
+        if reference is None:
+            return Losses(own_loss)
         if self._is_baseline(config):
             seconds = tuple(run.step_seconds(began.first))
-            start = run.loss_before(known.first)
-            self._reference = replace(known, start=start, loss=own, seconds=seconds)
-            return Losses(own)
-        found = Losses(own, known.loss, known.start, known.first)
+            start = run.loss_before(reference.first)
+            self._reference = replace(reference, start=start, loss=own_loss, seconds=seconds)
+            return Losses(own_loss)
+        compared = Losses(own_loss, reference.loss, reference.start, reference.first)
         if began.undone:
-            self._spoilt = increase(found, known.steps) > self._guard.threshold
-        return found
+            self._spoilt = increase(compared, reference.steps) > self._guard.threshold
+        return compared
 
     def baseline_steps(self, config: RunConfig) -> tuple[RunConfig, list[float]] | None:
         """The baseline, and the seconds of its steps that a window of this one does again; None where it does not."""
@@ -174,9 +178,9 @@ class WindowTransitions:
             run.turn({}, by, SET)  # nothing comes that ranks would wait for after a window
 
     def _from_copy(
-        self, known: Reference, run: OngoingRun, config: RunConfig, by: str, steps: int = 0
+        self, reference: Reference, run: OngoingRun, config: RunConfig, by: str, steps: int = 0
     ) -> WindowStart:
-        values = self._values(known.before, config)
+        values = self._values(reference.before, config)
         self._spoilt = True  # until it is judged or back: an unanswered order may be carried out yet
         began = run.turn(values, by, BACK, steps)
         self._spoilt = False
@@ -196,8 +200,12 @@ class WindowTransitions:
         return self._baseline is not None and not live_values(self._baseline, config)
 
     def _is_reference(self, run: OngoingRun, steps: int) -> bool:
-        found = self._reference
-        return found is not None and (found.run, found.steps) == (run.id, steps) and found.loss is not None
+        reference = self._reference
+        return (
+            reference is not None
+            and (reference.run, reference.steps) == (run.id, steps)
+            and reference.loss is not None
+        )
 
 
 def live_values(now: RunConfig, wanted: RunConfig) -> dict[str, Any]:

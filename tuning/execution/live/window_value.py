@@ -64,7 +64,7 @@ class WindowValues:
         """A window measured these steps, perhaps ``again``."""
         if seconds:
             arm = self._arms.setdefault(name, Arm())
-            arm.steps += [one / level for one in seconds]
+            arm.steps += [step_seconds / level for step_seconds in seconds]
             arm.windows += 1
             arm.rounds += again
 
@@ -100,11 +100,11 @@ class WindowValues:
 
     def explain_pruning(self, seconds: Sequence[float], tokens: int, level: float = 1.0) -> str:
         """Why a window with these steps of ``tokens`` cannot come to lead; empty while it may."""
-        asked = HOPELESS.get(min(len(seconds), LEAST_STEPS))
-        if asked is None or not self._arms:
+        bound = HOPELESS.get(min(len(seconds), LEAST_STEPS))
+        if bound is None or not self._arms:
             return ""
         leader = level * self._leader.seconds
-        if min(seconds) <= asked * leader:
+        if min(seconds) <= bound * leader:
             return ""
         whose = "the leader, as the machine is now"
         if level == 1:
@@ -114,8 +114,8 @@ class WindowValues:
             f"one of them against {tokens / leader:,.0f} of {whose}"
         )
 
-    def enough(self, left: int) -> str:
-        """Why no other window of the search is worth it, with so many steps ``left``; empty while one may pay.
+    def enough(self, steps_left: int) -> str:
+        """Why no other window of the search is worth it, with so many steps ``steps_left``; empty while one may pay.
 
         Who draws from boxes that look alike goes on while the expected gain of one more is above its price (Weitzman
         1979, "Optimal search for the best alternative"). Others are taken to be as those so far, with normal
@@ -123,19 +123,19 @@ class WindowValues:
         """
         if len(self._arms) < KNOWN or not self._prices:
             return ""
-        leader, known = self._leader.seconds, [math.log(arm.seconds) for arm in self._arms.values()]
-        gain = _expected_improvement(fmean(known) - math.log(leader), stdev(known)) * left * leader
+        leader, logs = self._leader.seconds, [math.log(arm.seconds) for arm in self._arms.values()]
+        gain = _expected_improvement(fmean(logs) - math.log(leader), stdev(logs)) * steps_left * leader
         price = fmean(self._prices)
         if price <= gain:
             return ""
         return (
-            f"another window would cost {price:.1f} s, and is expected to save {gain:.1f} s of the {left:,} steps that "
-            "are left"
+            f"another window would cost {price:.1f} s, and is expected to save {gain:.1f} s of the "
+            f"{steps_left:,} steps that are left"
         )
 
-    def not_worth_it(self, steps: int, left: int, spared: bool = False) -> str:
-        """Why rounds of measuring the leaders again, ``steps`` of each, cost more than they could bring to the ``left``
-        steps of the run; empty while they may pay.
+    def not_worth_it(self, steps: int, steps_left: int, spared: bool = False) -> str:
+        """Why rounds of measuring the leaders again, ``steps`` of each, cost more than they could bring to the
+        ``steps_left`` of the run; empty while they may pay.
 
         What knowing more may bring is the expected loss of the choice as it stands, of staying with the leader though
         another one is faster, with normal errors (the expected opportunity cost of Chick and Inoue 2001,
@@ -154,18 +154,18 @@ class WindowValues:
         arms = [leader, ranked[1]] if spared else [leader, *_distinct(ranked[1], baseline)]
         rounds = max(1, fewest((1 - LEVEL) / (len(arms) - 1)) - min(arm.rounds for arm in arms))
         price = rounds * steps * sum(arm.seconds - leader.seconds for arm in arms)
-        gain = max(_regret(leader, arm) for arm in ranked[1:]) * left * leader.seconds
-        if price <= max(gain, 0.0 if spared else TO_KNOW * left * leader.seconds):
+        gain = max(_regret(leader, arm) for arm in ranked[1:]) * steps_left * leader.seconds
+        if price <= max(gain, 0.0 if spared else TO_KNOW * steps_left * leader.seconds):
             return ""
         counted = "1 round" if rounds == 1 else f"{rounds:,} rounds"
         return (
             f"to measure the leaders again would cost {price:.1f} s in {counted}, with fewer nothing is decided, "
-            f"and a better choice could save {gain:.1f} s of the {left:,} steps that are left"
+            f"and a better choice could save {gain:.1f} s of the {steps_left:,} steps that are left"
         )
 
 
-def _distinct(one: Arm, other: Arm) -> list[Arm]:
-    return [one] if one is other else [one, other]
+def _distinct(first: Arm, second: Arm) -> list[Arm]:
+    return [first] if first is second else [first, second]
 
 
 def _regret(leader: Arm, other: Arm) -> float:

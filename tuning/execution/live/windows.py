@@ -212,9 +212,9 @@ class LiveWindows:
         half = min(MOST_BESIDE, max(LEAST_STEPS, (config.train.steps - least_steps(config, 0)) // 2))
         run.refresh()
         if self._leader_since is not None and not live_values(leader, run.config):
-            found = run.step_seconds(self._leader_since)
-            if len(found) >= half:
-                return found
+            seconds = run.step_seconds(self._leader_since)
+            if len(seconds) >= half:
+                return seconds
         short = leader.with_values({"train.steps": least_steps(leader, 0) + half})
         start, outcome = self._measure_values(run, short, labels | {"purpose": CONFIRM}, should_stop)
         if outcome.ending is not Ending.COMPLETED:
@@ -235,10 +235,10 @@ class LiveWindows:
         """A window that ended, beside the leader's steps around it, or the ``baseline``'s that it did again. What was
         given up counts after all where the leader became as slow.
         """
-        held = self._leader.compare_window(summary, before, after, baseline)
-        if held is None:
+        comparison = self._leader.compare_window(summary, before, after, baseline)
+        if comparison is None:
             return outcome, summary
-        summary = held if baseline is None else replace(held, leader_trial=self._baseline_trial)
+        summary = comparison if baseline is None else replace(comparison, leader_trial=self._baseline_trial)
         if outcome.ending is Ending.PRUNED and may_lead_after_all(summary.step_samples, after):
             outcome = RunOutcome(Ending.COMPLETED, _SHORT.format(steps=len(summary.step_samples)))
         with run_folder.check_writable(self._home):
@@ -320,11 +320,12 @@ class LiveWindows:
         losses = self._transitions.judge(run, config, start)
         trying = self._starter.trying
         if outcome.good:
-            found = run.summary(start.first)
-            own = found.losses[start.first - found.first_step :][: config.train.steps]
+            recorded = run.summary(start.first)
+            first_loss = start.first - recorded.first_step
+            own_losses = recorded.losses[first_loss : first_loss + config.train.steps]
             summary = replace(
-                found,
-                losses=own,
+                recorded,
+                losses=own_losses,
                 validation_loss=losses.own,
                 reference_loss=losses.reference,
                 steps_before=losses.steps_before,
@@ -343,7 +344,8 @@ class LiveWindows:
             if trying is not None and not self._transitions.spoilt:
                 self._starter.note_trying(None)
             elif trying is not None:
-                self._starter.note_trying(replace(trying, windows=tuple(one.name for one in self._on_copy)))
+                names = tuple(window.name for window in self._on_copy)
+                self._starter.note_trying(replace(trying, windows=names))
             run_folder.write_json(folder / run_folder.SUMMARY, summary.as_dict())
             run_folder.update_status(
                 folder,
@@ -432,7 +434,7 @@ class LiveWindows:
         try:
             if (first := self._transitions.tries(run, config, judged)) is not None:
                 self._starter.note_trying(
-                    RevertibleSteps(run.id, first, tuple(one.name for one in self._on_copy))
+                    RevertibleSteps(run.id, first, tuple(window.name for window in self._on_copy))
                 )
             turned = self._transitions.turn(run, config, _author(labels), judged)
             self._last_given = config

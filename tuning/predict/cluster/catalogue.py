@@ -21,10 +21,10 @@ _Figures = dict[str, tuple[float, str]]
 def _figures() -> dict[str, _Figures]:
     """Value and source of each figure, by accelerator."""
     sheet = read(DATA / "accelerators.csv")
-    found: dict[str, _Figures] = {}
+    figures: dict[str, _Figures] = {}
     for row, value in zip(sheet.rows, sheet.numbers("value").tolist(), strict=True):
-        found.setdefault(row["accelerator"], {})[row["figure"]] = value, row["source"]
-    return found
+        figures.setdefault(row["accelerator"], {})[row["figure"]] = value, row["source"]
+    return figures
 
 
 def _accelerator(name: str, figures: _Figures) -> Accelerator:
@@ -32,10 +32,12 @@ def _accelerator(name: str, figures: _Figures) -> Accelerator:
         if figure not in figures:
             raise InputError(f"{name}.{figure}", None, cluster_file.NO_SOURCE)
     rates = {
-        what.removeprefix(_RATE): value for what, (value, _) in figures.items() if what.startswith(_RATE)
+        figure.removeprefix(_RATE): value
+        for figure, (value, _) in figures.items()
+        if figure.startswith(_RATE)
     }
-    sources = {what: source for what, (_, source) in figures.items()}
-    shares = {what: figures[what][0] for what in ("products", "attention") if what in figures}
+    sources = {figure: source for figure, (_, source) in figures.items()}
+    shares = {figure: figures[figure][0] for figure in ("products", "attention") if figure in figures}
     size, bandwidth = int(figures["memory_bytes"][0]), figures["memory_bandwidth"][0]
     return Accelerator(name, rates, size, bandwidth, sources, **shares)
 
@@ -61,12 +63,12 @@ def accelerator(name: str) -> Accelerator:
     Raises:
         InputError: the catalogue does not have it, or lacks a figure; a CPU is measured, not listed.
     """
-    known = _figures()
-    if name in known:
-        return _accelerator(name, known[name])
+    figures = _figures()
+    if name in figures:
+        return _accelerator(name, figures[name])
     if "cpu" in name.lower():
         raise InputError("accelerator", name, "is measured, not listed: run `workbench calibrate`")
-    raise InputError("accelerator", name, f"unknown; choose one of {', '.join(known)}")
+    raise InputError("accelerator", name, f"unknown; choose one of {', '.join(figures)}")
 
 
 def peak_flops(chip: Accelerator, form: str) -> float:
@@ -90,11 +92,11 @@ def cluster(name: str, nodes: int = 1) -> Cluster:
     Raises:
         InputError: the catalogue does not have it, or not all the figures that so many nodes need.
     """
-    known = _clusters()
-    if name not in known:
-        remedy = f"unknown; choose one of {', '.join(known)}, or give a file of your own"
+    clusters = _clusters()
+    if name not in clusters:
+        remedy = f"unknown; choose one of {', '.join(clusters)}, or give a file of your own"
         raise InputError("cluster", name, remedy)
-    file = cluster_file.parse(known[name] | {"name": name})
+    file = cluster_file.parse(clusters[name] | {"name": name})
     return cluster_file.build(file, accelerator, DATA, nodes)
 
 

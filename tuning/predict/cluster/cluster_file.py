@@ -113,11 +113,11 @@ def _input_error(error: ValidationError) -> InputError:
 
 def _keys(path: tuple[int | str, ...]) -> list[str]:
     """Keys of the part that a path leads to; numbers and names of entries lead nowhere new."""
-    here: type[BaseModel] = ClusterFile
+    model: type[BaseModel] = ClusterFile
     for part in path:
-        field = here.model_fields.get(str(part))
-        here = next(_models(field.annotation), here) if field else here
-    return list(here.model_fields)
+        field = model.model_fields.get(str(part))
+        model = next(_models(field.annotation), model) if field else model
+    return list(model.model_fields)
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -210,7 +210,9 @@ def _read_bandwidths(path: Path) -> tuple[BandwidthMeasurement, ...]:
     rows = list(zip(names, sheet.whole("nodes"), sheet.numbers("bandwidth_gb_s", GIGA), strict=True))
     return tuple(
         BandwidthMeasurement(
-            name, _TABLE_BYTES, tuple(sorted((int(n), float(rate)) for one, n, rate in rows if one == name))
+            name,
+            _TABLE_BYTES,
+            tuple(sorted((int(n), float(rate)) for device, n, rate in rows if device == name)),
         )
         for name in dict.fromkeys(names)
     )

@@ -78,18 +78,18 @@ def _accelerator(calibration: Calibration, ranks: int, device: str) -> Accelerat
 
 
 def _memory(calibration: Calibration, ranks: int, device: str) -> int:
-    found = memory_of_rank(calibration.fingerprint, ranks, on_cpu=device == "cpu")
-    if found is None:
+    memory = memory_of_rank(calibration.fingerprint, ranks, on_cpu=device == "cpu")
+    if memory is None:
         raise InputError("calibration.fingerprint.gpus", None, "the driver did not tell the GPU's memory")
-    return found
+    return memory
 
 
 def memory_of_rank(machine: Fingerprint, ranks: int, *, on_cpu: bool) -> int | None:
     """Bytes: its part of the host's memory, or a GPU's own as its driver tells it; None where it did not."""
     if on_cpu:
         return int(machine.memory_gib * _GIB / ranks)
-    told = [part for part in ", ".join(machine.gpus[:1]).split(", ") if part.endswith(" GiB")]
-    return int(float(told[0].removesuffix(" GiB")) * _GIB) if told else None
+    sizes = [part for part in ", ".join(machine.gpus[:1]).split(", ") if part.endswith(" GiB")]
+    return int(float(sizes[0].removesuffix(" GiB")) * _GIB) if sizes else None
 
 
 def _inside_link(calibration: Calibration, ranks: int) -> Link:

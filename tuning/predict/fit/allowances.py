@@ -49,17 +49,17 @@ class Peaks(NamedTuple):
 
 def learn_allowance(peaks: Peaks, runs: int, on_cpu: bool) -> Allowance:
     """From at least ``LEAST`` configurations, of which there were so many runs."""
-    held, error = fit_allowance(peaks, on_cpu), cross_validation_error(peaks, on_cpu)
-    share = held.scale - 1
+    fitted, error = fit_allowance(peaks, on_cpu), cross_validation_error(peaks, on_cpu)
+    share = fitted.scale - 1
     words = f"learned from {several(runs, 'runs')}, left-out error ±{100 * math.expm1(error):.0f} %"
     error *= small_sample_factor(max(2, len(np.unique(peaks.groups))))
     context, ends = ON_GPU.context_bytes, (ON_GPU.least_context_bytes, ON_GPU.most_context_bytes)
-    said = f"memory: counted bytes {100 * share:+.1f} % as the allocator's peak, {words}"
+    text = f"memory: counted bytes {100 * share:+.1f} % as the allocator's peak, {words}"
     if on_cpu:
-        context = held.context_bytes
+        context = fitted.context_bytes
         ends = context * math.exp(-error), context * math.exp(error)
         libraries = f"{context / _MIB:,.0f} MiB of libraries, as a resident set has them"
-        said = f"memory: counted bytes {100 * share:+.1f} % and {libraries}; {words}"
+        text = f"memory: counted bytes {100 * share:+.1f} % and {libraries}; {words}"
     return Allowance(
         context_bytes=context,
         most_context_bytes=ends[1],
@@ -68,15 +68,15 @@ def learn_allowance(peaks: Peaks, runs: int, on_cpu: bool) -> Allowance:
         error=error,
         counted_bytes=float(peaks.counted.max()),
         trials=runs,
-        said=said,
+        said=text,
     )
 
 
 def fit_allowance(peaks: Peaks, on_cpu: bool) -> _MemoryConstants:
     """Robust, and held near what is believed."""
 
-    def left(held: _MemoryConstants) -> Array:
-        return np.log(_predict_peaks(peaks.counted, held, on_cpu) / peaks.measured)
+    def left(fitted: _MemoryConstants) -> Array:
+        return np.log(_predict_peaks(peaks.counted, fitted, on_cpu) / peaks.measured)
 
     free = _FREE if on_cpu else {"scale": _FREE["scale"]}
     return fit(left, _MemoryConstants(ON_CPU.context_bytes, 1 + WORKSPACE_SHARE), free).constants
@@ -84,16 +84,16 @@ def fit_allowance(peaks: Peaks, on_cpu: bool) -> _MemoryConstants:
 
 def cross_validation_error(peaks: Peaks, on_cpu: bool) -> float:
     """End of 90 % of the size of log(predicted / measured), each group predicted from the others."""
-    left = np.zeros(len(peaks.counted))
+    errors = np.zeros(len(peaks.counted))
     groups = peaks.groups
     if len(np.unique(groups)) < 2:
-        groups = np.arange(len(left))
+        groups = np.arange(len(errors))
     for name in np.unique(groups):
         out = groups == name
-        held = fit_allowance(Peaks(*(column[~out] for column in peaks)), on_cpu)
-        left[out] = np.log(_predict_peaks(peaks.counted[out], held, on_cpu) / peaks.measured[out])
-    return max(_LEAST_ERROR, float(np.percentile(np.abs(left), _PERCENTILE)))
+        fitted = fit_allowance(Peaks(*(column[~out] for column in peaks)), on_cpu)
+        errors[out] = np.log(_predict_peaks(peaks.counted[out], fitted, on_cpu) / peaks.measured[out])
+    return max(_LEAST_ERROR, float(np.percentile(np.abs(errors), _PERCENTILE)))
 
 
-def _predict_peaks(counted: Array, held: _MemoryConstants, on_cpu: bool) -> Array:
-    return counted * held.scale + (held.context_bytes if on_cpu else 0.0)
+def _predict_peaks(counted: Array, fitted: _MemoryConstants, on_cpu: bool) -> Array:
+    return counted * fitted.scale + (fitted.context_bytes if on_cpu else 0.0)

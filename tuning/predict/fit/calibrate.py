@@ -111,8 +111,8 @@ def calibrate(
         InputError: a measurement is no time, or two of the same configuration contradict each other.
     """
     check(measured)
-    left = cross_validate(measured, start, limits, most)
-    low, high = np.percentile(left, [_LOW, _HIGH])
+    errors = cross_validate(measured, start, limits, most)
+    low, high = np.percentile(errors, [_LOW, _HIGH])
     whole = fit_constants(measured, start, limits, most)
     columns = {name: getattr(measured.cases, name) for name in FEATURES}
     ranges = {name: (float(column.min()), float(column.max())) for name, column in columns.items()}
@@ -161,14 +161,14 @@ def cross_validate(
     groups = measured.groups
     if len(np.unique(groups)) < 2:
         groups = np.random.default_rng(0).permutation(len(groups)) % 5
-    left = np.zeros(len(groups))
+    errors = np.zeros(len(groups))
     for name in np.unique(groups):
         out = groups == name
         constants = fit_constants(select(measured, ~out), start, limits, most)
-        rest = select(measured, out)
-        predicted = step_time.step(rest.cases, rest.machine, constants).seconds
-        left[out] = np.log(predicted / rest.seconds)
-    return left
+        held_out = select(measured, out)
+        predicted = step_time.step(held_out.cases, held_out.machine, constants).seconds
+        errors[out] = np.log(predicted / held_out.seconds)
+    return errors
 
 
 def select(measured: TrialMeasurements, rows: NDArray[np.bool_] | NDArray[np.intp]) -> TrialMeasurements:

@@ -40,10 +40,10 @@ def find_constants(accelerator: str) -> CalibratedConstants | None:
     return CalibratedConstants.from_dict(json.loads(text))
 
 
-def note(accelerator: str, known: CalibratedConstants) -> str:
+def note(accelerator: str, constants: CalibratedConstants) -> str:
     """What the answer is as sure as."""
-    low, high = (f"{100 * math.expm1(-end):+.0f} %" for end in (known.high, known.low))
+    low, high = (f"{100 * math.expm1(-end):+.0f} %" for end in (constants.high, constants.low))
     return (
-        f"constants of {accelerator} were fitted to {known.trials:,} published figures; by how far each was from what "
-        f"constants of the others predict, 90 % are within {low} to {high}"
+        f"constants of {accelerator} were fitted to {constants.trials:,} published figures; by how far each was from "
+        f"what constants of the others predict, 90 % are within {low} to {high}"
     )

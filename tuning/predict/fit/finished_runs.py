@@ -99,8 +99,8 @@ class FinishedRun:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
-        told = {"run": self.run, "backend": self.backend, "fingerprint": self.fingerprint}
-        return {**told, "trial": self.trial and self.trial.as_dict(), "reason": self.reason}
+        document = {"run": self.run, "backend": self.backend, "fingerprint": self.fingerprint}
+        return {**document, "trial": self.trial and self.trial.as_dict(), "reason": self.reason}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> FinishedRun:
@@ -114,37 +114,37 @@ def read_finished_run(folder: Path) -> FinishedRun | None:
     status = RunStatus.from_folder(folder)
     if not is_complete(status):
         return None
-    told = folder.name, str(status.backend), status.fingerprint
+    identity = folder.name, str(status.backend), status.fingerprint
     if (folder / run_folder.STARTED).exists():
-        return FinishedRun(*told, None, "was changed as it went")
+        return FinishedRun(*identity, None, "was changed as it went")
     summary = run_folder.read_json(folder / run_folder.SUMMARY) or {}
     step = summary.get("step_seconds") or {}
     seconds = step.get("mean") or step.get("median")  # older runs have no mean
     if not seconds:
-        return FinishedRun(*told, None, "has no measured step")
+        return FinishedRun(*identity, None, "has no measured step")
     try:
         config = load(folder / run_folder.CONFIG)
     except InputError as error:
-        return FinishedRun(*told, None, str(error))
+        return FinishedRun(*identity, None, str(error))
     if environment.settings_given(config.environment):
-        return FinishedRun(*told, None, "had environment variables, which are not modelled")
-    return FinishedRun(*told, Trial(config, float(seconds), (), summary.get("peak_memory_bytes")))
+        return FinishedRun(*identity, None, "had environment variables, which are not modelled")
+    return FinishedRun(*identity, Trial(config, float(seconds), (), summary.get("peak_memory_bytes")))
 
 
-def read_finished_runs(folders: Iterable[Path], kept: Path | None = None) -> list[FinishedRun]:
+def read_finished_runs(folders: Iterable[Path], cache_file: Path | None = None) -> list[FinishedRun]:
     """Those of the run folders that ran to their end, in their order.
 
-    ``kept`` is a file with what was read before; it is brought up to date where that is possible.
+    ``cache_file`` is a file with what was read before; it is brought up to date where that is possible.
     """
-    known = _read(kept) if kept else {}
+    cached = _read(cache_file) if cache_file else {}
     fresh: dict[str, list[Any]] = {}
-    found = list[FinishedRun | None]()
+    runs = list[FinishedRun | None]()
     for folder in folders:
-        one, fresh[folder.name] = _load_cached(folder, known.get(folder.name))
-        found.append(one)
-    if kept and fresh != known:
-        _write(kept, fresh)
-    return [one for one in found if one is not None]
+        run, fresh[folder.name] = _load_cached(folder, cached.get(folder.name))
+        runs.append(run)
+    if cache_file and fresh != cached:
+        _write(cache_file, fresh)
+    return [run for run in runs if run is not None]
 
 
 def _load_cached(folder: Path, entry: list[Any] | None) -> tuple[FinishedRun | None, list[Any]]:
@@ -153,30 +153,30 @@ def _load_cached(folder: Path, entry: list[Any] | None) -> tuple[FinishedRun | N
     if entry and entry[0] == mark:
         with contextlib.suppress(InputError, KeyError, TypeError, ValueError):
             return (FinishedRun.from_dict(entry[1]) if entry[1] else None), entry
-    one = read_finished_run(folder)
-    return one, [mark, one and one.as_dict()]
+    run = read_finished_run(folder)
+    return run, [mark, run and run.as_dict()]
 
 
 def _mark(folder: Path) -> str:
     parts = list[str]()
     for name in _FILES:
         try:
-            found = (folder / name).stat()
-            parts.append(f"{found.st_mtime_ns}.{found.st_size}")
+            stat = (folder / name).stat()
+            parts.append(f"{stat.st_mtime_ns}.{stat.st_size}")
         except OSError:
             parts.append("-")
     return " ".join(parts)
 
 
-def _read(kept: Path) -> dict[str, list[Any]]:
-    document = run_folder.read_json(kept) or {}
+def _read(cache_file: Path) -> dict[str, list[Any]]:
+    document = run_folder.read_json(cache_file) or {}
     runs = document.get("runs") if document.get("format") == _FORMAT else None
     return runs if isinstance(runs, dict) else {}
 
 
-def _write(kept: Path, runs: dict[str, list[Any]]) -> None:
+def _write(cache_file: Path, runs: dict[str, list[Any]]) -> None:
     """Whoever reads meanwhile sees the old or the new file; a home that cannot be written goes without."""
-    scratch = kept.with_name(f".{kept.name}.{os.getpid()}")
+    scratch = cache_file.with_name(f".{cache_file.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         scratch.write_text(json.dumps({"format": _FORMAT, "runs": runs}), encoding="utf-8")
-        scratch.replace(kept)
+        scratch.replace(cache_file)

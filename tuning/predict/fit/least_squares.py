@@ -76,10 +76,10 @@ def fit(
 
 def _ends(start: K, names: Sequence[str], limits: Mapping[str, tuple[float, float]]) -> tuple[Array, Array]:
     """Logarithms from the start to either end of each constant; where it starts is inside in any case."""
-    known = [(getattr(start, name), *limits.get(name, (0.0, np.inf))) for name in names]
+    ranges = [(getattr(start, name), *limits.get(name, (0.0, np.inf))) for name in names]
     with np.errstate(divide="ignore"):
-        low = np.array([min(0.0, float(np.log(least / value))) for value, least, _ in known])
-        high = np.array([max(0.0, float(np.log(most / value))) for value, _, most in known])
+        low = np.array([min(0.0, float(np.log(least / value))) for value, least, _ in ranges])
+        high = np.array([max(0.0, float(np.log(most / value))) for value, _, most in ranges])
     return low, high
 
 
@@ -104,8 +104,8 @@ class _Problem(NamedTuple, Generic[K]):
 
     def loss(self, place: Array) -> float:
         """What is to be small: robust residuals, and distance from what was believed."""
-        left = np.abs(self.residuals(self.shift_constants(place)))
-        robust = np.where(left < _HUBER, left**2, _HUBER * (2 * left - _HUBER))
+        residuals = np.abs(self.residuals(self.shift_constants(place)))
+        robust = np.where(residuals < _HUBER, residuals**2, _HUBER * (2 * residuals - _HUBER))
         return float(robust.sum() / _HUBER**2 + ((place * self.stiffness) ** 2).sum())
 
     def several(self, constants: Sequence[K]) -> Array:
@@ -118,15 +118,17 @@ class _Problem(NamedTuple, Generic[K]):
 
     def move(self, place: Array, damping: float) -> Array:
         """The next step of Gauss and Newton, shortened by ``damping`` (D. Marquardt, 1963)."""
-        left = self.residuals(self.shift_constants(place))
+        residuals = self.residuals(self.shift_constants(place))
         nudges = np.eye(len(place)) * _NUDGE
-        slopes = (self.several([self.shift_constants(place + nudge) for nudge in nudges]) - left).T / _NUDGE
-        weights = np.minimum(1.0, _HUBER / np.maximum(np.abs(left), _TINY)) / _HUBER**2
+        slopes = (
+            self.several([self.shift_constants(place + nudge) for nudge in nudges]) - residuals
+        ).T / _NUDGE
+        weights = np.minimum(1.0, _HUBER / np.maximum(np.abs(residuals), _TINY)) / _HUBER**2
         curvature = slopes.T @ (slopes * weights[:, None]) + np.diag(self.stiffness**2)
-        pull = slopes.T @ (weights * left) + self.stiffness**2 * place
-        held = ((place <= self.ends[0]) & (pull > 0)) | ((place >= self.ends[1]) & (pull < 0))
-        pull = np.where(held, 0.0, pull)  # who is at an end and drawn further stays, and the others move
-        curvature[held, :] = curvature[:, held] = 0.0
-        curvature[held, held] = 1.0
+        pull = slopes.T @ (weights * residuals) + self.stiffness**2 * place
+        at_limit = ((place <= self.ends[0]) & (pull > 0)) | ((place >= self.ends[1]) & (pull < 0))
+        pull = np.where(at_limit, 0.0, pull)  # who is at an end and drawn further stays, and the others move
+        curvature[at_limit, :] = curvature[:, at_limit] = 0.0
+        curvature[at_limit, at_limit] = 1.0
         step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), pull)
         return -np.asarray(step, np.float64)

@@ -155,14 +155,14 @@ class Cases:
         Raises:
             TypeError: a column that has no usual value is missing, or one is unknown.
         """
-        given: dict[str, object] = {**_USUAL, **columns}
-        given.setdefault("kv_heads", given.get("heads"))
-        given.setdefault("ffn_hidden", 4 * np.asarray(given.get("hidden"), dtype=np.float64))
+        values: dict[str, object] = {**_USUAL, **columns}
+        values.setdefault("kv_heads", values.get("heads"))
+        values.setdefault("ffn_hidden", 4 * np.asarray(values.get("hidden"), dtype=np.float64))
         names = [field.name for field in fields(cls)]
-        unknown, missing = set(given) - set(names), [name for name in names if given.get(name) is None]
+        unknown, missing = set(values) - set(names), [name for name in names if values.get(name) is None]
         if unknown or missing:
             raise TypeError(f"unknown columns: {sorted(unknown)}; missing: {missing}")
-        arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(given[name], np.float64)) for name in names))
+        arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(values[name], np.float64)) for name in names))
         return cls(**{name: np.ascontiguousarray(array) for name, array in zip(names, arrays, strict=True)})
 
     @classmethod
@@ -398,7 +398,7 @@ def computed_again(config: RunConfig, *kinds: BlockAction) -> float:
     schedule = config.schedule
     stages = layers_of_stages(layers, config.parallel.pp * schedule.chunks, schedule.stage_layers)
     most = memory.recompute_layers or layers
-    return sum(min(most, len(own)) for own in stages) / layers
+    return sum(min(most, len(layers_of_stage)) for layers_of_stage in stages) / layers
 
 
 def bubble_scale(config: RunConfig) -> float:
@@ -428,4 +428,4 @@ def _factor_share(shape: ModelShape) -> float:
     key_value = shape.kv_heads * shape.head_dim
     sides = [(shape.hidden, shape.hidden)] * 2 + [(shape.hidden, key_value)] * 2
     sides += [(shape.hidden, shape.ffn_hidden)] * 3
-    return sum(one + other for one, other in sides) / sum(one * other for one, other in sides)
+    return sum(rows + columns_ for rows, columns_ in sides) / sum(rows * columns_ for rows, columns_ in sides)

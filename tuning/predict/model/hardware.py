@@ -122,17 +122,17 @@ class Cluster:
         first = sum(group.size for group in self.groups[:index])
         return index, (device - first) // self.groups[index].devices
 
-    def link(self, one: int, other: int) -> Link:
+    def link(self, source: int, target: int) -> Link:
         """What joins two devices."""
-        group, node = self.node_of(one)
-        if (group, node) == self.node_of(other):
-            return self._inside_link(self.groups[group], one, other)
-        if group == self.node_of(other)[0]:
+        group, node = self.node_of(source)
+        if (group, node) == self.node_of(target):
+            return self._inside_link(self.groups[group], source, target)
+        if group == self.node_of(target)[0]:
             return self.groups[group].between
         assert self.across is not None, f"no link joins the groups of cluster {self.name}"
         return self.across
 
-    def _inside_link(self, group: Group, one: int, other: int) -> Link:
-        first = sum(before.size for before in self.groups[: self.group_of(one)])
-        paired = (one - first) % group.devices // 2 == (other - first) % group.devices // 2
+    def _inside_link(self, group: Group, source: int, target: int) -> Link:
+        first = sum(before.size for before in self.groups[: self.group_of(source)])
+        paired = (source - first) % group.devices // 2 == (target - first) % group.devices // 2
         return group.pairs if paired and group.pairs else group.inside

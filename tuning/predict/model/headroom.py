@@ -60,10 +60,10 @@ class Allowance:
     def ends(self, counted: Array) -> tuple[Array, Array]:
         """Of 90 %."""
         beyond = np.maximum(counted - self.counted_bytes, 0.0)
-        known = (counted - beyond) * (1 + self.share)
+        corrected = (counted - beyond) * (1 + self.share)
         fewest, most = 1 + min(self.share, 0.0), 1 + max(self.share, _HIGH_SHARE)
-        low = (known + fewest * beyond) * math.exp(-self.error) + self.least_context_bytes
-        return low, (known + most * beyond) * math.exp(self.error) + self.most_context_bytes
+        low = (corrected + fewest * beyond) * math.exp(-self.error) + self.least_context_bytes
+        return low, (corrected + most * beyond) * math.exp(self.error) + self.most_context_bytes
 
 
 ON_GPU = Allowance(0.0, 0.0)
@@ -120,9 +120,11 @@ def rank_overhead(config: RunConfig, on_cpu: bool) -> DeviceOverhead:
     return DeviceOverhead() if on_cpu else device_overhead(config)
 
 
-def overhead_columns(found: Sequence[DeviceOverhead]) -> OutsideAllocator:
+def overhead_columns(overheads: Sequence[DeviceOverhead]) -> OutsideAllocator:
     """Of many ranks as columns."""
-    rows = np.array([(one.likely, one.low, one.high) for one in found], np.float64).reshape(-1, 3)
+    rows = np.array(
+        [(overhead.likely, overhead.low, overhead.high) for overhead in overheads], np.float64
+    ).reshape(-1, 3)
     return OutsideAllocator(*rows.T)
 
 
@@ -131,9 +133,9 @@ def case_overhead(cases: Cases, base: RunConfig, on_cpu: bool) -> OutsideAllocat
     if on_cpu:
         return NOTHING
     columns = np.stack([cases.dp, cases.tp, cases.pp, cases.zero_stage], axis=1).astype(np.int64)
-    kinds, which = np.unique(columns, axis=0, return_inverse=True)
+    kinds, row_of_case = np.unique(columns, axis=0, return_inverse=True)
     layout, wanted = layout_of(base), nccl_settings(base)
     names = ("dp", "tp", "pp", "zero_stage")
     layouts = [replace(layout, **dict(zip(names, kind, strict=True))) for kind in kinds.tolist()]
-    found = overhead_columns([layout_overhead(layout, wanted) for layout in layouts])
-    return OutsideAllocator(*(np.asarray(column)[which.ravel()] for column in found))
+    columns_of_kinds = overhead_columns([layout_overhead(layout, wanted) for layout in layouts])
+    return OutsideAllocator(*(np.asarray(column)[row_of_case.ravel()] for column in columns_of_kinds))

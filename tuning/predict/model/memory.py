@@ -40,25 +40,25 @@ class Place(NamedTuple):
 def largest(cases: Cases) -> Array:
     """Bytes of the rank that holds most."""
     places = (np.zeros(len(cases)), np.minimum(1.0, cases.pp - 1), cases.pp - 1)
-    held: Array = np.max([_bytes(cases, _place(cases, number)) for number in places], axis=0)
-    return held
+    held_bytes: Array = np.max([_bytes(cases, _place(cases, number)) for number in places], axis=0)
+    return held_bytes
 
 
 def _place(cases: Cases, number: Array) -> Place:
     """Chunks are visited in rounds of ``turn`` micro-batches: so are those in flight dealt to them."""
     pp, chunks, count = cases.pp, cases.chunks, cases.micro_batches
     turn = np.ceil(count / np.maximum(1, count // pp))
-    left = pp - number - 1
-    warm_up = np.where(chunks > 1, (chunks - 1) * turn + 2 * left, left)
+    places_after = pp - number - 1
+    warm_up = np.where(chunks > 1, (chunks - 1) * turn + 2 * places_after, places_after)
     flying = np.minimum(warm_up + 1, count * chunks)
-    base, rest = np.divmod(cases.layers, pp * chunks)
-    longer = np.clip(np.ceil((rest - number) / pp), 0, chunks)
+    base, extra_layers = np.divmod(cases.layers, pp * chunks)
+    longer = np.clip(np.ceil((extra_layers - number) / pp), 0, chunks)
     rounds, more = np.divmod(flying, turn * chunks)
     ends = np.where(chunks > 1, 1.0, 0.0)
     return Place(
         is_first=np.where(number == 0, 1.0, 0.0),
-        is_last=np.where(left == 0, 1.0, 0.0),
-        neighbours=np.minimum(np.where(number > 0, 1, ends) + np.where(left > 0, 1, ends), pp - 1),
+        is_last=np.where(places_after == 0, 1.0, 0.0),
+        neighbours=np.minimum(np.where(number > 0, 1, ends) + np.where(places_after > 0, 1, ends), pp - 1),
         layers=base * chunks + longer,
         most_layers=base + np.minimum(longer, 1),
         flying=flying,
@@ -75,10 +75,10 @@ def _in_longer(cases: Cases, longer: Array, flying: Array, turn: Array) -> Array
     from the last chunk on. The most is there at the start, when the last forward of a round reaches these stages, or
     before the first backward does.
     """
-    period, rest = turn * cases.chunks, cases.micro_batches * cases.chunks - flying
+    period, remainder = turn * cases.chunks, cases.micro_batches * cases.chunks - flying
     starts = (np.zeros(len(cases)), np.mod(longer * turn - flying, period), (cases.chunks - longer) * turn)
     most = np.zeros(len(cases))
-    for pairs in (np.minimum(start, rest) for start in starts):
+    for pairs in (np.minimum(start, remainder) for start in starts):
         ahead, back = np.divmod(flying + pairs, period), np.divmod(pairs, period)
         forwards = ahead[0] * longer * turn + np.minimum(ahead[1], longer * turn)
         backwards = back[0] * longer * turn + np.maximum(back[1] - (cases.chunks - longer) * turn, 0)
@@ -89,9 +89,9 @@ def _in_longer(cases: Cases, longer: Array, flying: Array, turn: Array) -> Array
 def _bytes(cases: Cases, place: Place) -> Array:
     narrow = _narrow(cases)
     whole = _sets(cases, place) * _block(cases) + _root(cases, place) + place.is_last * cases.hidden
-    kept, updated = _kept_elements(cases, place, whole), _updated_elements(cases, place, whole)
+    kept_elements, updated = _kept_elements(cases, place, whole), _updated_elements(cases, place, whole)
     sums_whole = (cases.zero_stage < 2) | ((cases.micro_batches > 1) & (cases.reduce_every_micro_batch == 0))
-    steady = kept * np.where(narrow, 2, _FP32) + _FP32 * np.where(sums_whole, whole, kept)
+    steady = kept_elements * np.where(narrow, 2, _FP32) + _FP32 * np.where(sums_whole, whole, kept_elements)
     steady = steady + _FP32 * updated * np.where(narrow, 3, 2)
     total: Array = steady + _activations(cases, place) + _buffers(cases, place)
     return total
@@ -132,8 +132,8 @@ def _sets(cases: Cases, place: Place) -> Array:
 
 def _norms(cases: Cases, place: Place) -> Array:
     """Elements that ZeRO 2 and 3 leave on every rank: norms, where the others travel in bf16."""
-    left = (2 * _sets(cases, place) + place.is_last) * cases.hidden
-    return np.where(cases.value_bytes < _FP32, left, 0.0)
+    elements = (2 * _sets(cases, place) + place.is_last) * cases.hidden
+    return np.where(cases.value_bytes < _FP32, elements, 0.0)
 
 
 def _kept_elements(cases: Cases, place: Place, whole: Array) -> Array:
@@ -153,14 +153,14 @@ def _activations(cases: Cases, place: Place) -> Array:
     logits = _FP32 * tokens * cases.vocabulary / cases.tp
     whole_output = np.where(cases.whole_head > 0, 1 / cases.tp, 1.0)
     head = _norms_kept(cases, tokens, 1, whole_output) + logits + _words(cases, tokens, cases.whole_head, 1)
-    whole, kept = _of_block(cases, tokens)
+    whole, kept_bytes = _of_block(cases, tokens)
     total: Array = (
         place.flying * (boundary + copies)
-        + place.flying_layers * kept
+        + place.flying_layers * kept_bytes
         + place.is_first * place.first_flying * (indices - copies)
         + place.is_last * place.last_flying * (head - boundary)
         + whole
-        - kept
+        - kept_bytes
     )
     return total
 
@@ -171,12 +171,12 @@ def _of_block(cases: Cases, tokens: Array) -> tuple[Array, Array]:
     key_value = tokens * cases.kv_heads * cases.head_dim / cases.tp
     results = np.where(cases.cp > 1, 2, 3)
     attention = element * (results * part + 2 * key_value) + _FP32 * tokens * cases.heads / cases.tp
-    rest = (
+    selective_rest = (
         _norms_kept(cases, tokens, 2, cases.norm_outputs) + 4 * element * tokens * cases.ffn_hidden / cases.tp
     )
-    whole, selective = rest + attention, rest + element * (part + 2 * key_value)
-    kept = np.where(cases.recompute == FULL, element * part, selective)
-    return whole, np.where(cases.recompute == NO_RECOMPUTE, whole, kept)
+    whole, selective = selective_rest + attention, selective_rest + element * (part + 2 * key_value)
+    kept_bytes = np.where(cases.recompute == FULL, element * part, selective)
+    return whole, np.where(cases.recompute == NO_RECOMPUTE, whole, kept_bytes)
 
 
 def _words(cases: Cases, tokens: Array, whole: Array, beside: int) -> Array:
@@ -188,9 +188,9 @@ def _words(cases: Cases, tokens: Array, whole: Array, beside: int) -> Array:
 def _norms_kept(cases: Cases, tokens: Array, count: int, outputs: Array) -> Array:
     """Of so many norms, with so many whole activations as their outputs."""
     part = tokens * cases.hidden / cases.tp
-    kept = count * (2 * _FP32 * part + _FP32 * tokens / cases.tp)
-    kept = kept + outputs * cases.value_bytes * tokens * cases.hidden
-    return kept + np.where(_narrow(cases), count * _FP32 * cases.hidden, 0.0)
+    kept_bytes = count * (2 * _FP32 * part + _FP32 * tokens / cases.tp)
+    kept_bytes = kept_bytes + outputs * cases.value_bytes * tokens * cases.hidden
+    return kept_bytes + np.where(_narrow(cases), count * _FP32 * cases.hidden, 0.0)
 
 
 def _buffers(cases: Cases, place: Place) -> Array:

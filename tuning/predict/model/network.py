@@ -66,8 +66,8 @@ def tree_start(group: GroupTopology, constants: Constants) -> Array:
 
 
 def _inside_start(group: GroupTopology, constants: Constants) -> Array:
-    found: Array = constants.inside_seconds * np.log2(np.maximum(group.members, 1))
-    return found
+    seconds: Array = constants.inside_seconds * np.log2(np.maximum(group.members, 1))
+    return seconds
 
 
 def ring(

@@ -76,14 +76,14 @@ def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
     ahead = compute.forward(cases, device, constants)
     back, again = compute.backward(ahead), compute.recomputed_flops(cases, ahead)
     pair = _tensor_parallel(cases, links, constants)
-    waits = [_exposed_seconds(cases, pair, one, constants) for one in (ahead, back, again)]
+    waits = [_exposed_seconds(cases, pair, block, constants) for block in (ahead, back, again)]
     waits[2] = np.where(cases.recompute == FULL, waits[2], 0.0)
     tensor = waits[0] + waits[1] + waits[2]
-    held = _host_stall(cases, constants)
-    lifted = _launch_overhead(back, waits[1], held) + _launch_overhead(
-        again, waits[2], np.where(again.floor > 0, held, 0.0)
+    stall = _host_stall(cases, constants)
+    lifted = _launch_overhead(back, waits[1], stall) + _launch_overhead(
+        again, waits[2], np.where(again.floor > 0, stall, 0.0)
     )
-    launches = _launch_overhead(ahead, waits[0], held) + lifted
+    launches = _launch_overhead(ahead, waits[0], stall) + lifted
     context = _context_parallel(cases, ahead, links, constants)
     block = ahead.device + back.device + again.device + launches + tensor + context
     whole_head = 3 * head_seconds(cases, device, constants)
@@ -113,7 +113,7 @@ def block_seconds(cases: Cases, device: Device, constants: Constants) -> tuple[A
     """Of one micro-batch in one block, without messages: forward, and backward with what it computes again."""
     ahead = compute.forward(cases, device, constants)
     back, again = compute.backward(ahead), compute.recomputed_flops(cases, ahead)
-    forward, *both = (one.device + _launch_overhead(one) for one in (ahead, back, again))
+    forward, *both = (block.device + _launch_overhead(block) for block in (ahead, back, again))
     return forward, both[0] + both[1]
 
 
@@ -158,16 +158,16 @@ def updated_elements(cases: Cases) -> Array:
     return rank_elements(cases) / np.where(cases.zero_stage >= 1, cases.dp * cases.cp, 1.0)
 
 
-def _launch_overhead(block: BlockSeconds, messages: float | Array = 0.0, held: float | Array = 0.0) -> Array:
+def _launch_overhead(block: BlockSeconds, messages: float | Array = 0.0, stall: float | Array = 0.0) -> Array:
     """What the host's floor adds to the time of what waits in the device's queue: kernels, and ``messages`` too."""
     device = block.device + messages
-    return _apply_floor(device, block.floor + held) - device
+    return _apply_floor(device, block.floor + stall) - device
 
 
 def _host_stall(cases: Cases, constants: Constants) -> Array:
     """What a host is held up by the two collectives of a pass, one after the other, beside messages between nodes."""
-    each = constants.piped_seconds * cases.tp * network.far_hops(cases)
-    return np.where(cases.tp > 1, 2 * each, 0.0)
+    per_call = constants.piped_seconds * cases.tp * network.far_hops(cases)
+    return np.where(cases.tp > 1, 2 * per_call, 0.0)
 
 
 def _apply_floor(device: Array, floor: Array) -> Array:
@@ -184,8 +184,8 @@ def _tensor_parallel(cases: Cases, links: Links, constants: Constants) -> Array:
     bytes_ = cases.value_bytes * cases.micro_batch * cases.sequence / cases.cp * cases.hidden
     reduced = network.ring(group, bytes_, links, constants)
     halves = 2 * network.ring(group, bytes_, links, constants, 1.0)
-    each: Array = np.where(cases.sequence_parallel > 0, halves, reduced)
-    return 2 * each * cases.tensor_share
+    per_layer: Array = np.where(cases.sequence_parallel > 0, halves, reduced)
+    return 2 * per_layer * cases.tensor_share
 
 
 def _replicated_seconds(cases: Cases, links: Links, constants: Constants) -> Array:
@@ -277,9 +277,9 @@ def _data_parallel(cases: Cases, backwards: Array, turn: Array, links: Links, co
     every = cases.reduce_every_micro_batch > 0
     passes = np.where(cases.gathers_once > 0, 2.0 / cases.micro_batches, 2.0)
     turns = np.select([cases.zero_stage >= 3, every], [passes, 1.0], 0.0)
-    each = turns * gathered + np.where(every, scattered, 0.0)
+    per_turn = turns * gathered + np.where(every, scattered, 0.0)
     beside = np.where(cases.bucketed > 0, constants.shard_hidden_share * turn, 0.0)
-    left = np.hypot(np.maximum(each - beside, 0.0), constants.shard_edge * each)
+    exposed = np.hypot(np.maximum(per_turn - beside, 0.0), constants.shard_edge * per_turn)
     once = np.where(every, 0.0, scattered + np.where(cases.zero_stage >= 3, 0.0, gathered))
-    sharded = cases.micro_batches * left + np.maximum(once - room, 0.0)
+    sharded = cases.micro_batches * exposed + np.maximum(once - room, 0.0)
     return np.where(cases.zero_stage >= 2, sharded, whole)

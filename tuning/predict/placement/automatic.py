@@ -41,9 +41,9 @@ def choose_values(config: RunConfig, keys: Collection[str]) -> Lists:
     nothing: Lists = dict.fromkeys(keys)
     if not is_decoder(config.model):  # what others send and take, no formula knows
         return nothing
-    given = any(config.value_of(key) for key in AUTOMATIC)
+    has_automatic = any(config.value_of(key) for key in AUTOMATIC)
     plain = (
-        config.with_values(nothing) if given else config
+        config.with_values(nothing) if has_automatic else config
     )  # asked for every point of a space: checking costs most
     if PLACEMENT in keys and any(True for _ in problems(plain)):
         return nothing
@@ -65,8 +65,8 @@ def _order(config: RunConfig) -> list[int] | None:
 @lru_cache(maxsize=4096)
 def _order_of(layout: Layout, shape: Shape, volumes: Volumes) -> tuple[int, ...] | None:
     """Asked for every point of a space; the same for those that send as much."""
-    found = place(layout, lab_links(shape, layout.world_size, LOOPBACK), volumes)
-    return None if found.in_order else found.devices
+    placement = place(layout, lab_links(shape, layout.world_size, LOOPBACK), volumes)
+    return None if placement.in_order else placement.devices
 
 
 def _layers(config: RunConfig) -> list[int] | None:
@@ -77,7 +77,7 @@ def _layers(config: RunConfig) -> list[int] | None:
     if stages == 1 or config.schedule.chunks > 1 or stages > (layers := resolve(config.model).layers):
         return None
     dealt = list(_cached_split(layers, stages, _head(config)))
-    return None if dealt == [len(own) for own in layers_of_stages(layers, stages)] else dealt
+    return None if dealt == [len(own_layers) for own_layers in layers_of_stages(layers, stages)] else dealt
 
 
 def _head(config: RunConfig) -> float:
@@ -98,8 +98,8 @@ def message_seconds(config: RunConfig) -> float | None:
     and where formulas do not know the model, or how many tokens documents have.
     """
     shape, layout = lab_of(config), layout_of(config)
-    known = is_decoder(config.model) and config.data.documents != "whole"
-    if shape is None or not shape.is_uneven(layout.world_size) or not known:
+    has_formula = is_decoder(config.model) and config.data.documents != "whole"
+    if shape is None or not shape.is_uneven(layout.world_size) or not has_formula:
         return None
     order = config.parallel.placement or range(layout.world_size)
     costs = Costs(layout, lab_links(shape, layout.world_size, LOOPBACK), volumes_of(config))
@@ -108,8 +108,8 @@ def message_seconds(config: RunConfig) -> float | None:
 
 def _replicated_parts(config: RunConfig) -> list[str] | None:
     """By what is sent, over whatever links; how much memory is left is asked elsewhere."""
-    found = best(config)
-    return None if found is None or not found.parts else list(found.parts)
+    comparison = best(config)
+    return None if comparison is None or not comparison.parts else list(comparison.parts)
 
 
 _FOUND: dict[str, Callable[[RunConfig], list[int] | list[str] | None]] = {

@@ -124,18 +124,18 @@ class Costs:
 
     def parts(self, orders: Ints) -> dict[str, Floats]:
         """Seconds of each axis and, where ``work`` is known, of ``compute``; [orders] each."""
-        found = {axis: self._collective(orders, axis).max(axis=1) for axis in GROUPS if axis != "dp"}
-        found = {"dp": self._gradients(orders)} | found | {"pp": self._pipeline(orders)}
-        return found if self.work is None else found | {"compute": self._compute(orders, self.work)}
+        seconds = {axis: self._collective(orders, axis).max(axis=1) for axis in GROUPS if axis != "dp"}
+        seconds = {"dp": self._gradients(orders)} | seconds | {"pp": self._pipeline(orders)}
+        return seconds if self.work is None else seconds | {"compute": self._compute(orders, self.work)}
 
     def stage_seconds(self, devices: Ints, work: Work) -> Floats:
         """Of one layer on each stage, which is as fast as its slowest device; [..., stages]."""
-        found: Floats = np.array(work.layer_seconds)[devices[..., self._stages]].max(axis=-1)
-        return found
+        seconds: Floats = np.array(work.layer_seconds)[devices[..., self._stages]].max(axis=-1)
+        return seconds
 
     def stage_layers(self, devices: Ints, work: Work) -> tuple[int, ...]:
         """The split of layers whose slowest stage takes the least time, devices [ranks]."""
-        most = [int(one) for one in self._room(devices, work).tolist()]
+        most = [int(count) for count in self._room(devices, work).tolist()]
         speeds = self.stage_seconds(devices, work).tolist()
         return split_layers(work.layers, speeds, self._extra(work), most or None)
 
@@ -157,16 +157,16 @@ class Costs:
         """What is left of the data ranks' exchange when the first stage is through with its own."""
         whole, last = self._collective(orders, "dp"), _AFTER_BACKWARD.get(self.layout.zero_stage, 0.0)
         beside = np.minimum(last * whole, self._lead(orders)) if last and whole.any() else 0.0
-        found: Floats = (whole - beside).max(axis=1)
-        return found
+        seconds: Floats = (whole - beside).max(axis=1)
+        return seconds
 
     def _lead(self, orders: Ints) -> Floats:
         """For how long each stage is through with its backward when the first one is; [orders, stages]."""
         lead = np.zeros((len(orders), len(self._stages)))
         hop = 0.0 if self.work is None else _BACKWARD * self._slowest_stage(orders, self.work)
         near = self._near_pipelines(orders)
-        for stage, (one, other) in enumerate(itertools.pairwise(self._stages), 1):
-            back = self.links.seconds(orders[:, other], orders[:, one], self.volumes.pp.bytes_, near)
+        for stage, (source, target) in enumerate(itertools.pairwise(self._stages), 1):
+            back = self.links.seconds(orders[:, target], orders[:, source], self.volumes.pp.bytes_, near)
             lead[:, stage] = lead[:, stage - 1] + hop + back.min(axis=1)
         return lead
 
@@ -179,13 +179,13 @@ class Costs:
         if len(stages) == 1 or not stream.bytes_:
             return np.zeros(len(orders))
         total, near = np.zeros((len(orders), stages.shape[1])), self._near_pipelines(orders)
-        for one, other, calls in hops(stages, self.volumes):
+        for source, target, calls in hops(stages, self.volumes):
             times = max(1.0, calls / self.layout.pp)
-            for way in ((one, other), (other, one)):
+            for way in ((source, target), (target, source)):
                 total += times * self.links.seconds(orders[:, way[0]], orders[:, way[1]], stream.bytes_, near)
         beside = 0.0 if self.work is None else self._compute(orders, self.work)
-        found: Floats = np.maximum(total.max(axis=1), self._busiest(orders) - beside)
-        return found
+        seconds: Floats = np.maximum(total.max(axis=1), self._busiest(orders) - beside)
+        return seconds
 
     def _busiest(self, orders: Ints) -> Floats:
         """Seconds for which the busiest link carries messages. Those all around go beside as many to the next place."""
@@ -195,15 +195,15 @@ class Costs:
             together = around * self._carried(orders, [*next_places, (self._stages[-1], self._stages[0])])
             together[:, : len(next_places)] += carried
             carried = together
-        found: Floats = carried.max(axis=(1, 2, 3))
-        return found
+        seconds: Floats = carried.max(axis=(1, 2, 3))
+        return seconds
 
     def _carried(self, orders: Ints, places: Sequence[tuple[Ints, Ints]]) -> Floats:
         """Seconds without latency of one message of each pipeline between each of these places, all at the same time;
         [orders, places, ways, pipelines].
         """
-        there, back = (np.concatenate([one for pair in places for one in pair[::way]]) for way in (1, -1))
-        sources, targets = orders[:, there], orders[:, back]
+        forth, back = (np.concatenate([place for pair in places for place in pair[::way]]) for way in (1, -1))
+        sources, targets = orders[:, forth], orders[:, back]
         near = np.tile(self._near_pipelines(orders), 2 * len(places))
         seconds = self.links.seconds(sources, targets, self.volumes.pp.bytes_, near)
         seconds = seconds - self.links.alphas(sources, targets, near)
@@ -215,29 +215,29 @@ class Costs:
 
     def _compute(self, orders: Ints, work: Work) -> Floats:
         """Of orders whose stages are alike in speed and memory layers are split once."""
-        found: Floats = (max(1.0, self.volumes.pp.calls) + self.layout.pp - 1) * self._slowest_stage(
+        seconds: Floats = (max(1.0, self.volumes.pp.calls) + self.layout.pp - 1) * self._slowest_stage(
             orders, work
         )
-        return found
+        return seconds
 
     def _slowest_stage(self, orders: Ints, work: Work) -> Floats:
         """Seconds of a micro-batch on it."""
         stages = np.concatenate([self.stage_seconds(orders, work), self._room(orders, work)], axis=-1)
-        different, which = np.unique(stages, axis=0, return_inverse=True)
+        different, row_of_order = np.unique(stages, axis=0, return_inverse=True)
         slowest: Floats = np.array([self._best(tuple(row), work) for row in different.tolist()])
-        return slowest[which.ravel()]
+        return slowest[row_of_order.ravel()]
 
     def _room(self, devices: Ints, work: Work) -> Floats:
         """How many layers each stage has room for, that of its fullest device; [..., stages], or nothing."""
         if work.most_layers is None:
             return np.zeros((*devices.shape[:-1], 0))
-        found: Floats = np.array(work.most_layers, float)[devices[..., self._stages]].min(axis=-1)
-        return found
+        room: Floats = np.array(work.most_layers, float)[devices[..., self._stages]].min(axis=-1)
+        return room
 
     def _best(self, key: tuple[float, ...], work: Work) -> float:
         """The slowest stage's seconds for a micro-batch, with layers split as well as can be; speeds, then room."""
         if key not in self._slowest:
-            speeds, most = key[: self.layout.pp], [int(one) for one in key[self.layout.pp :]]
+            speeds, most = key[: self.layout.pp], [int(count) for count in key[self.layout.pp :]]
             counts = split_layers(work.layers, speeds, self._extra(work), most or None)
             self._slowest[key] = slowest_stage(counts, speeds, self._extra(work))
         return self._slowest[key]
@@ -248,8 +248,8 @@ class Costs:
 
 def hops(stages: Ints, volumes: Volumes) -> Iterator[tuple[Ints, Ints, float]]:
     """Places of a pipeline between which messages go, of ``stages`` [places, pipelines], and how many each way."""
-    for one, other in itertools.pairwise(stages):
-        yield one, other, volumes.pp.calls
+    for source, target in itertools.pairwise(stages):
+        yield source, target, volumes.pp.calls
     if volumes.wrap.calls:
         yield stages[-1], stages[0], volumes.wrap.calls
 

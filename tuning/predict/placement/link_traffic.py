@@ -54,17 +54,17 @@ def _gradients(config: RunConfig) -> dict[str, Stream]:
     """
     parallel, layout = config.parallel, layout_of(config)
     elements = _largest_stage(config) / parallel.tp + _replicated_elements(config) * (1 - 1 / parallel.tp)
-    found = dict[str, Stream]()
+    streams = dict[str, Stream]()
     if config.model.experts is not None:
         experts = _Experts.from_config(config)
         elements += experts.instead / parallel.tp
-        found["edp"] = _data_parallel_stream(config, experts.elements / parallel.ep / parallel.tp)
-    found["dp"] = _data_parallel_stream(config, elements)
+        streams["edp"] = _data_parallel_stream(config, experts.elements / parallel.ep / parallel.tp)
+    streams["dp"] = _data_parallel_stream(config, elements)
     if 1 < layout.shard < layout.inner:
-        found["shard"] = found.pop("dp")
+        streams["shard"] = streams.pop("dp")
         scatters = accumulation(config) if parallel.reduce_every_micro_batch else 1
-        found["replicate"] = Stream(elements * reduce_bytes(config) / layout.shard, scatters)
-    return found
+        streams["replicate"] = Stream(elements * reduce_bytes(config) / layout.shard, scatters)
+    return streams
 
 
 def _data_parallel_stream(config: RunConfig, elements: float) -> Stream:

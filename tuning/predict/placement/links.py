@@ -57,16 +57,16 @@ class Links:
         if self.inside is None or groups is None:
             return self._seconds(sources, targets, bytes_, np.ones(sources.shape, bool))
         near = self.inside._seconds(sources, targets, bytes_, groups)
-        found: Floats = np.where(groups, near, self._seconds(sources, targets, bytes_, ~groups))
-        return found
+        seconds: Floats = np.where(groups, near, self._seconds(sources, targets, bytes_, ~groups))
+        return seconds
 
     def alphas(self, sources: Ints, targets: Ints, groups: Bools) -> Floats:
         """Latencies of messages, in seconds; as in ``seconds``."""
-        found = self.alpha_seconds[sources, targets]
+        alphas = self.alpha_seconds[sources, targets]
         return (
-            found
+            alphas
             if self.inside is None
-            else np.where(groups, self.inside.alpha_seconds[sources, targets], found)
+            else np.where(groups, self.inside.alpha_seconds[sources, targets], alphas)
         )
 
     def share_island(self, devices: Ints) -> Bools:
@@ -74,21 +74,21 @@ class Links:
         islands, it is those, whatever islands all others were measured to make.
         """
         islands = np.array((self.inside or self).islands)[devices]
-        found: Bools = (islands == islands[..., :1]).all(axis=-1)
-        return found
+        is_shared: Bools = (islands == islands[..., :1]).all(axis=-1)
+        return is_shared
 
-    def _seconds(self, sources: Ints, targets: Ints, bytes_: float, taken: Bools) -> Floats:
-        """Of those messages that are ``taken``; they alone share links."""
+    def _seconds(self, sources: Ints, targets: Ints, bytes_: float, on_shared: Bools) -> Floats:
+        """Of those messages that are ``on_shared``; they alone share links."""
         alpha = self.alpha_seconds[sources, targets]
-        found: Floats = alpha + bytes_ / self.bytes_per_second[sources, targets]
-        for one in self.shared:
+        seconds: Floats = alpha + bytes_ / self.bytes_per_second[sources, targets]
+        for shared_link in self.shared:
             inside = np.zeros(self.devices, bool)
-            inside[list(one.devices)] = True
-            leaving, entering = inside[sources] & taken, inside[targets] & taken
+            inside[list(shared_link.devices)] = True
+            leaving, entering = inside[sources] & on_shared, inside[targets] & on_shared
             for way in (leaving & ~entering, entering & ~leaving):
-                together = way.sum(axis=-1, keepdims=True) * bytes_ / one.bytes_per_second
-                found = np.where(way, np.maximum(found, alpha + together), found)
-        return found
+                together = way.sum(axis=-1, keepdims=True) * bytes_ / shared_link.bytes_per_second
+                seconds = np.where(way, np.maximum(seconds, alpha + together), seconds)
+        return seconds
 
 
 def cluster_links(cluster: Cluster) -> Links:
@@ -103,13 +103,13 @@ def cluster_links(cluster: Cluster) -> Links:
     islands = np.repeat(np.arange(len(sizes)), sizes)
     inside_island = [np.arange(group.size) // group.devices for group in cluster.groups]
     first = np.cumsum([0, *(group.nodes for group in cluster.groups)])
-    nodes = np.concatenate([own + first[index] for index, own in enumerate(inside_island)])
+    nodes = np.concatenate([places + first[index] for index, places in enumerate(inside_island)])
 
     def matrix(name: str) -> Floats:
         across = getattr(cluster.across, name, 0.0)
         near, far = (
-            np.array([getattr(getattr(group, which), name) for group in cluster.groups])[islands]
-            for which in ("inside", "between")
+            np.array([getattr(getattr(group, kind), name) for group in cluster.groups])[islands]
+            for kind in ("inside", "between")
         )
         joined = np.where(islands[:, None] == islands, far[:, None], across)
         return np.where(nodes[:, None] == nodes, near[:, None], joined)
@@ -130,10 +130,10 @@ def host_links(
     on, islands = np.array(hosts), np.array(measured.islands)
     near = on[:, None] == on
     alpha = np.where(near, alpha_seconds, np.array(measured.alpha_seconds)[on[:, None], on])
-    each = np.array(measured.bytes_per_second)
-    rates = np.where(near, bytes_per_second, each[on[:, None], on])
+    host_rates = np.array(measured.bytes_per_second)
+    rates = np.where(near, bytes_per_second, host_rates[on[:, None], on])
     of_device = islands[on]
-    shared = [SharedLink(_indices_of(on, host), float(each[host].max())) for host in sorted(set(hosts))]
+    shared = [SharedLink(_indices_of(on, host), float(host_rates[host].max())) for host in sorted(set(hosts))]
     shared += [
         SharedLink(_indices_of(of_device, island), rate)
         for island, rate in enumerate(measured.island_bytes_per_second)
@@ -154,19 +154,19 @@ def lab_links(shape: Shape, ranks: int, inside: Link, payload: float = 1448 / 15
     def rate(kbit: int) -> float:
         return kbit * 125 * payload if kbit else inside.bytes_per_second
 
-    own = np.array([rate(shape.rate_kbit(host)) for host in range(shape.hosts)])[hosts]
-    rates = np.minimum(own[:, None], own)
+    rates_of_places = np.array([rate(shape.rate_kbit(host)) for host in range(shape.hosts)])[hosts]
+    rates = np.minimum(rates_of_places[:, None], rates_of_places)
     rates = np.where(islands[:, None] == islands, rates, np.minimum(rates, rate(shape.between_kbit)))
     rates = np.where(hosts[:, None] == hosts, inside.bytes_per_second, rates)
     kbit = {_indices_of(hosts, host): shape.rate_kbit(host) for host in range(shape.hosts)}
     kbit |= {_indices_of(islands, island): shape.between_kbit for island in range(len(shape.islands))}
-    shared = tuple(SharedLink(devices, rate(own)) for devices, own in kbit.items() if own)
+    shared = tuple(SharedLink(devices, rate(kbit_rate)) for devices, kbit_rate in kbit.items() if kbit_rate)
     alpha = np.full_like(rates, inside.alpha_seconds)
-    found = Links(alpha, rates, tuple(hosts.tolist()), tuple(islands.tolist()), shared)
+    links = Links(alpha, rates, tuple(hosts.tolist()), tuple(islands.tolist()), shared)
     if not shape.inside_kbit:
-        return found
+        return links
     second = Shape(shape.islands, (shape.inside_kbit,) * len(shape.islands))
-    return replace(found, inside=lab_links(second, ranks, inside, payload))
+    return replace(links, inside=lab_links(second, ranks, inside, payload))
 
 
 def lab_of(config: RunConfig) -> Shape | None:

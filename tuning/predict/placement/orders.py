@@ -23,7 +23,7 @@ def nested_orders(layout: Layout) -> list[NestedOrder]:
     """One for each order of the axes that have several ranks; ranks in order come first."""
     places = [layout.coordinates(rank) for rank in range(layout.world_size)]
     axes = [axis for axis in reversed(AXES) if getattr(layout, axis) > 1]
-    found = []
+    orders = []
     for outermost_first in itertools.permutations(axes):
         along = sorted(
             range(layout.world_size),
@@ -32,5 +32,5 @@ def nested_orders(layout: Layout) -> list[NestedOrder]:
         devices = [0] * layout.world_size
         for device, rank in enumerate(along):
             devices[rank] = device
-        found.append(NestedOrder(outermost_first, tuple(devices)))
-    return found
+        orders.append(NestedOrder(outermost_first, tuple(devices)))
+    return orders

@@ -103,8 +103,8 @@ class PlacementReport:
         if not self.values:
             alike = "placing ranks in order is as fast as any other way"
             return f"{alike} ({now:,.1f} ms a step, nothing hidden){across}"
-        what = " and ".join(_WHAT[key] for key in self.values)
-        return f"{what}: {now:,.1f} ms a step instead of {before:,.1f}, nothing hidden{across}"
+        changed = " and ".join(_WHAT[key] for key in self.values)
+        return f"{changed}: {now:,.1f} ms a step instead of {before:,.1f}, nothing hidden{across}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values: seconds, and the gain as a fraction."""
@@ -136,15 +136,15 @@ def place_config(
 
 def many(configs: Sequence[RunConfig], target: Target, limit_seconds: float) -> list[PlacementReport | None]:
     """Of several configurations of one size, ``limit_seconds`` at most for the search of all of them together."""
-    found, known = list[PlacementReport | None](), dict[str, Links]()
+    reports, links_by_network = list[PlacementReport | None](), dict[str, Links]()
     for config in configs:
         where = _network_words(config, target)
         if where is None:
-            found.append(None)
+            reports.append(None)
             continue
-        links = known.setdefault(where, known.get(where) or links_of(config, target))
-        found.append(_place(config, target, links, where, limit_seconds / len(configs)))
-    return found
+        links = links_by_network.setdefault(where, links_by_network.get(where) or links_of(config, target))
+        reports.append(_place(config, target, links, where, limit_seconds / len(configs)))
+    return reports
 
 
 def _network_words(config: RunConfig, target: Target) -> str | None:
@@ -155,8 +155,8 @@ def _network_words(config: RunConfig, target: Target) -> str | None:
         return f"{cluster.name}: {cluster.host_links.words()}" if uneven else None
     if len(cluster.groups) > 1:
         return cluster.name
-    here = bool(cluster.collectives)  # this machine, calibrated: no other has a lab
-    if not here or shape is None:
+    is_this_machine = bool(cluster.collectives)  # this machine, calibrated: no other has a lab
+    if not is_this_machine or shape is None:
         return None
     measured, uneven = target.lab_links.get(shape.code()), shape.is_uneven(layout_of(config).world_size)
     if measured is not None:
@@ -187,8 +187,8 @@ def links_of(config: RunConfig, target: Target) -> Links:
     configured, measured = lab_links(used, ranks, inside), target.lab_links.get(shape.code())
     if measured is None:
         return configured
-    found = host_links(measured, configured.nodes, configured.alpha_seconds, configured.bytes_per_second)
-    return replace(found, inside=configured.inside)
+    links = host_links(measured, configured.nodes, configured.alpha_seconds, configured.bytes_per_second)
+    return replace(links, inside=configured.inside)
 
 
 def _place(
@@ -197,14 +197,17 @@ def _place(
     """The simplest of what is as good as the best: ranks in order or placed, with layers as they are or dealt."""
     layout, volumes, work = layout_of(config), volumes_of(config), _work(config, target, links.devices)
     in_order = place(layout, links, volumes, work, permute=False)
-    found = place(layout, links, volumes, work, limit_seconds=limit_seconds)
-    asked, ways = config.parallel.placement, list[tuple[dict[str, float], Placement, Layers]]()
-    for layers in (None, *dict.fromkeys(_better_split(config, one, work) for one in (in_order, found))):
-        for one in (in_order, found):
-            ways.append((_seconds(config, links, work, one.devices, layers), one, layers))
+    searched = place(layout, links, volumes, work, limit_seconds=limit_seconds)
+    asked_order, ways = config.parallel.placement, list[tuple[dict[str, float], Placement, Layers]]()
+    for layers in (
+        None,
+        *dict.fromkeys(_better_split(config, placement, work) for placement in (in_order, searched)),
+    ):
+        for placement in (in_order, searched):
+            ways.append((_seconds(config, links, work, placement.devices, layers), placement, layers))
     least = min(sum(seconds.values()) for seconds, _, _ in ways)
     seconds, chosen, layers = next(way for way in ways if sum(way[0].values()) <= least * (1 + _SAME))
-    configured = None if asked is None else _seconds(config, links, work, asked, None)
+    configured = None if asked_order is None else _seconds(config, links, work, asked_order, None)
     return PlacementReport(
         where, chosen, seconds, ways[0][0], configured, layers, _alternatives(config, links, work)
     )
@@ -213,7 +216,7 @@ def _place(
 def _alternatives(config: RunConfig, links: Links, work: Work) -> tuple[Alternative, ...]:
     """With the layers that are configured."""
     layout = layout_of(config)
-    found = [
+    alternatives = [
         Alternative(
             order.axes,
             order.devices,
@@ -222,7 +225,7 @@ def _alternatives(config: RunConfig, links: Links, work: Work) -> tuple[Alternat
         )
         for order in nested_orders(layout)
     ]
-    return tuple(sorted(found, key=lambda one: one.total))
+    return tuple(sorted(alternatives, key=lambda alternative: alternative.total))
 
 
 def _seconds(
@@ -236,13 +239,13 @@ def _seconds(
     return {name: float(part[0]) for name, part in parts.items()} | {"compute": compute}
 
 
-def _better_split(config: RunConfig, found: Placement, work: Work) -> Layers:
+def _better_split(config: RunConfig, placement: Placement, work: Work) -> Layers:
     """Layers of each stage, where devices differ, there is one stage a rank, and other layers are legal and better."""
-    layers, pp = found.stage_layers, config.parallel.pp
+    layers, pp = placement.stage_layers, config.parallel.pp
     if pp == 1 or config.schedule.chunks > 1 or len(set(work.layer_seconds)) == 1 or layers is None:
         return None
-    asked = config.with_values({"schedule.stage_layers": list(layers)})
-    legal = not any(True for _ in rules.problems(asked))
+    changed = config.with_values({"schedule.stage_layers": list(layers)})
+    legal = not any(True for _ in rules.problems(changed))
     return layers if legal and list(layers) != rank_layers(config) else None
 
 
@@ -279,9 +282,9 @@ def _layer_seconds(config: RunConfig, target: Target, chip: Accelerator) -> floa
 def _most_layers(config: RunConfig, target: Target, chip: Accelerator) -> int:
     """Layers that are safe on a device, each taken as its share of the fullest rank; as many as now in any case."""
     fullest, whole = footprint.largest(config), resolve(config.model).layers
-    held = np.arange(1, whole + 1) * np.float64(fullest.total_bytes / fullest.layers)
+    bytes_by_layers = np.arange(1, whole + 1) * np.float64(fullest.total_bytes / fullest.layers)
     beside = headroom.overhead_columns([headroom.rank_overhead(config, target.on_cpu)])
-    needs = headroom.predict_memory(held, float(chip.memory_bytes), target.allowance, beside)
+    needs = headroom.predict_memory(bytes_by_layers, float(chip.memory_bytes), target.allowance, beside)
     return max(math.ceil(whole / config.parallel.pp), int((needs.probability <= headroom.SAFE).sum()))
 
 

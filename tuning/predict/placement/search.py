@@ -44,7 +44,7 @@ def island_orders(layout: Layout, islands: Sequence[int]) -> Iterator[tuple[int,
     ranks are as near to each other as they are by number.
     """
     if stages_fit(layout, islands):
-        members = [np.flatnonzero(np.array(islands) == one).tolist() for one in dict.fromkeys(islands)]
+        members = [np.flatnonzero(np.array(islands) == island).tolist() for island in dict.fromkeys(islands)]
         orders = itertools.permutations(members) if len(members) <= _MAX_ISLANDS else [members]
         for order in orders:
             yield tuple(itertools.chain.from_iterable(order))
@@ -64,12 +64,12 @@ def fitting_stages(layout: Layout, islands: Sequence[int]) -> list[int]:
 
 def crossing_groups(layout: Layout, devices: Sequence[int], islands: Sequence[int]) -> dict[str, int]:
     """Axis -> how many of its groups have members on more than one island; axes of one rank are left out."""
-    found = {}
+    crossing = {}
     for axis in AXES:
         groups = layout.groups(GROUPS.get(axis, axis))
         if len(groups[0]) > 1:
-            found[axis] = sum(len({islands[devices[rank]] for rank in group}) > 1 for group in groups)
-    return found
+            crossing[axis] = sum(len({islands[devices[rank]] for rank in group}) > 1 for group in groups)
+    return crossing
 
 
 #: Costs of orders [orders, places] -> [orders].
@@ -103,10 +103,10 @@ def exhaustive(places: int, costs: CostFunction) -> OrderSearchResult:
     best, tried = OrderSearchResult((), math.inf, 0), 0
     orders = itertools.permutations(range(places))
     while batch := list(itertools.islice(orders, _BATCH)):
-        found = costs(np.array(batch))
-        least, tried = int(found.argmin()), tried + len(batch)
-        if found[least] < best.cost:
-            best = OrderSearchResult(batch[least], float(found[least]), tried)
+        costs_of_batch = costs(np.array(batch))
+        least, tried = int(costs_of_batch.argmin()), tried + len(batch)
+        if costs_of_batch[least] < best.cost:
+            best = OrderSearchResult(batch[least], float(costs_of_batch[least]), tried)
     return best._replace(tried=tried)
 
 
@@ -161,16 +161,16 @@ def _random_neighbour(order: list[int], random: Random) -> list[int]:
     if kind == 0:
         return order[:first] + order[first:last][::-1] + order[last:]
     if kind == 2:
-        one, other = random.sample(range(len(order)), 2)
+        left, right = random.sample(range(len(order)), 2)
         swapped = list(order)
-        swapped[one], swapped[other] = order[other], order[one]
+        swapped[left], swapped[right] = order[right], order[left]
         return swapped
     if kind == 1:
         first = random.randrange(len(order))
         last = first + 1
-    taken, rest = order[first:last], order[:first] + order[last:]
-    place = random.randrange(len(rest) + 1)
-    return rest[:place] + (taken[::-1] if kind == 4 else taken) + rest[place:]
+    moved, remaining = order[first:last], order[:first] + order[last:]
+    place = random.randrange(len(remaining) + 1)
+    return remaining[:place] + (moved[::-1] if kind == 4 else moved) + remaining[place:]
 
 
 Method = Literal["rank order", "islands", "nested axes", "all orders", "annealing"]
@@ -209,7 +209,7 @@ class Placement:
         if self.stage_layers is None:
             return order
         usual = layers_of_stages(sum(self.stage_layers), len(self.stage_layers))
-        same = [len(own) for own in usual] == list(self.stage_layers)
+        same = [len(layers_of_stage) for layers_of_stage in usual] == list(self.stage_layers)
         return order if same else order | {"schedule.stage_layers": list(self.stage_layers)}
 
 
@@ -263,9 +263,9 @@ def _choose_order(
     best: tuple[tuple[int, ...], Method] = in_order, "rank order"
     least, whole = _cost(costs, in_order), len(_blocks(links.nodes, in_order))
     for method, orders in _simple(layout, links):
-        found = costs(np.array(orders))
-        if found.min() < least * (1 - _WORTH):
-            best, least = (orders[int(found.argmin())], method), float(found.min())
+        costs_of_orders = costs(np.array(orders))
+        if costs_of_orders.min() < least * (1 - _WORTH):
+            best, least = (orders[int(costs_of_orders.argmin())], method), float(costs_of_orders.min())
             start = best[0] if len(_blocks(links.nodes, best[0])) == whole else start
     devices, method = _search_orders(links, costs, start, seed, steps, limit_seconds)
     return (devices, method) if _cost(costs, devices) < least * (1 - _WORTH) else best
@@ -291,10 +291,10 @@ def _search_orders(
 
     few = len(blocks) <= MAX_EXHAUSTIVE
     if few:
-        found = exhaustive(len(blocks), of_blocks)
+        searched = exhaustive(len(blocks), of_blocks)
     else:
-        found = anneal(range(len(blocks)), of_blocks, seed, steps, limit_seconds=limit_seconds)
-    devices = devices_of(np.array([found.order]))[0].tolist()
+        searched = anneal(range(len(blocks)), of_blocks, seed, steps, limit_seconds=limit_seconds)
+    devices = devices_of(np.array([searched.order]))[0].tolist()
     return tuple(devices), "all orders" if few else "annealing"
 
 
@@ -330,12 +330,12 @@ def _crossing_words(layout: Layout, links: Links, devices: tuple[int, ...]) -> s
         return ""
     crossing = crossing_groups(layout, devices, links.islands)
     names = [axis for axis, groups in crossing.items() if groups]
-    found = (
+    text = (
         f"{' and '.join(names)} cross{'' if len(names) > 1 else 'es'} islands."
         if names
         else "nothing crosses."
     )
     if not stages_fit(layout, links.islands):
         legal = ", ".join(map(str, fitting_stages(layout, links.islands)))
-        found += f" Whole stages fit on islands with pp = {legal}."
-    return found
+        text += f" Whole stages fit on islands with pp = {legal}."
+    return text

@@ -39,10 +39,12 @@ def split_layers(
     extra = extra_layers or [0.0] * stages
     times = [_times(layers, seconds[stage], extra[stage], int(room[stage])) for stage in range(stages)]
     slowest = np.concatenate([[-np.inf], np.full(layers, np.inf)])
-    for own in times:
-        slowest = np.maximum(slowest[:, None], own).min(axis=0)
+    for layer_seconds in times:
+        slowest = np.maximum(slowest[:, None], layer_seconds).min(axis=0)
     limit = slowest[layers] * (1 + _EQUAL)
-    return _most_even(layers, [np.where(own <= limit, own**2, np.inf) for own in times])
+    return _most_even(
+        layers, [np.where(layer_seconds <= limit, layer_seconds**2, np.inf) for layer_seconds in times]
+    )
 
 
 def slowest_stage(
@@ -50,7 +52,10 @@ def slowest_stage(
 ) -> float:
     """Seconds of the stage that takes longest."""
     extra = extra_layers or [0.0] * len(counts)
-    return max((count + more) * own for count, own, more in zip(counts, seconds, extra, strict=True))
+    return max(
+        (count + more) * layer_seconds
+        for count, layer_seconds, more in zip(counts, seconds, extra, strict=True)
+    )
 
 
 def _times(layers: int, seconds: float, extra: float, room: int) -> Floats:
@@ -62,8 +67,8 @@ def _times(layers: int, seconds: float, extra: float, room: int) -> Floats:
 def _most_even(layers: int, squares: list[Floats]) -> tuple[int, ...]:
     total = np.concatenate([[0.0], np.full(layers, np.inf)])
     firsts = []
-    for own in squares:
-        sums = total[:, None] + own
+    for stage_squares in squares:
+        sums = total[:, None] + stage_squares
         total = sums.min(axis=0)
         near = sums <= total * (1 + _EQUAL)
         firsts.append(layers - near[::-1].argmax(axis=0))  # the last of equals: fewer layers on late stages
@@ -76,7 +81,7 @@ def _most_even(layers: int, squares: list[Floats]) -> tuple[int, ...]:
 def _check(layers: int, seconds: Sequence[float], room: list[int]) -> None:
     if layers < len(seconds):
         raise InputError("model.layers", layers, f"{len(seconds)} stages need one each; lower parallel.pp")
-    if bad := [own for own in seconds if not 0 < own < np.inf]:
+    if bad := [layer_seconds for layer_seconds in seconds if not 0 < layer_seconds < np.inf]:
         raise InputError(
             "layer_seconds", bad[0], "is no time of a layer in seconds; measure it on each device"
         )

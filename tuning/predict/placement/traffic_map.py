@@ -53,14 +53,14 @@ class TrafficMap:
     def rates(self) -> Floats:
         """Bytes/s of one device from node to node: between the first two devices that differ, NaN where none do."""
         nodes = np.array(self.links.nodes)
-        found = np.full((len(self.nodes), len(self.nodes)), np.nan)
+        rates = np.full((len(self.nodes), len(self.nodes)), np.nan)
         for row, node in enumerate(self.nodes):
             for column, other in enumerate(self.nodes):
                 sources, targets = np.flatnonzero(nodes == node), np.flatnonzero(nodes == other)
                 target = targets[targets != sources[0]][:1]
                 if len(target):
-                    found[row, column] = self.links.bytes_per_second[sources[0], target[0]]
-        return found
+                    rates[row, column] = self.links.bytes_per_second[sources[0], target[0]]
+        return rates
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values: bytes a step, and bytes/s of one device's link from node to node."""
@@ -99,7 +99,7 @@ def traffic_map(config: RunConfig, target: Target) -> TrafficMap:
     target.check(count)
     links, volumes = links_of(config, target), volumes_of(config)
     device_of = np.array(config.parallel.placement or range(count))
-    found: dict[str, Floats] = {}
+    bytes_by_axis: dict[str, Floats] = {}
     for axis in AXES:
         matrix = np.zeros((links.devices, links.devices))
         if axis in GROUPS:
@@ -109,12 +109,12 @@ def traffic_map(config: RunConfig, target: Target) -> TrafficMap:
                 )
         else:
             stages = np.arange(count).reshape(layout.pp, -1)
-            for one, other, calls in hops(stages, volumes):
-                for source, sink in ((one, other), (other, one)):
+            for before, after, calls in hops(stages, volumes):
+                for source, sink in ((before, after), (after, before)):
                     np.add.at(matrix, (device_of[source], device_of[sink]), volumes.pp.bytes_ * calls)
         if matrix.any():
-            found[axis] = matrix
-    return TrafficMap(tuple(device_of.tolist()), links, found)
+            bytes_by_axis[axis] = matrix
+    return TrafficMap(tuple(device_of.tolist()), links, bytes_by_axis)
 
 
 def traffic_of(config: RunConfig, target: Target) -> TrafficMap | None:

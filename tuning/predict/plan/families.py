@@ -75,19 +75,19 @@ def families(
     space: Space, target: Target, points: Points, seconds: Array, memory: Array, probability: Array
 ) -> tuple[Family, ...]:
     """A line for each value of each axis."""
-    known = _LayoutSearch(space, target, points, seconds, memory, probability)
-    return tuple(family for axis in AXES for family in _of_axis(known, axis))
+    searched = _LayoutSearch(space, target, points, seconds, memory, probability)
+    return tuple(family for axis in AXES for family in _of_axis(searched, axis))
 
 
-def _of_axis(known: _LayoutSearch, axis: str) -> Iterator[Family]:
-    column = known.points[:, AXES.index(axis)]
-    for value in _values(known.space, axis):
+def _of_axis(searched: _LayoutSearch, axis: str) -> Iterator[Family]:
+    column = searched.points[:, AXES.index(axis)]
+    for value in _values(searched.space, axis):
         rows = np.flatnonzero(column == value)
         name = RECOMPUTE[value] if axis == "recompute" else str(value)
         if len(rows):
-            yield _compare_family(known, axis, name, rows)
+            yield _compare_family(searched, axis, name, rows)
         else:
-            yield Family(axis, name, 0, "illegal", _illegal(known.space, axis, value))
+            yield Family(axis, name, 0, "illegal", _illegal(searched.space, axis, value))
 
 
 def _values(space: Space, axis: str) -> list[int]:
@@ -100,38 +100,38 @@ def _values(space: Space, axis: str) -> list[int]:
     }.get(axis, degrees)
 
 
-def _compare_family(known: _LayoutSearch, axis: str, name: str, rows: NDArray[np.intp]) -> Family:
+def _compare_family(searched: _LayoutSearch, axis: str, name: str, rows: NDArray[np.intp]) -> Family:
     """Of a family with layouts: its fastest one beside the fastest of all."""
-    seconds = known.safe_seconds
-    own, best = int(rows[np.argmin(seconds[rows])]), int(np.argmin(seconds))
-    needs = float(known.memory[rows].min() / known.target.memory_bytes)
-    if not np.isfinite(seconds[own]):
-        least = float(known.probability[rows].min())
+    seconds = searched.safe_seconds
+    own_row, best = int(rows[np.argmin(seconds[rows])]), int(np.argmin(seconds))
+    needs = float(searched.memory[rows].min() / searched.target.memory_bytes)
+    if not np.isfinite(seconds[own_row]):
+        least = float(searched.probability[rows].min())
         reason = f"needs {needs:.1f} times the memory of a device"
         if least < _HOPELESS:
             reason = (
                 f"needs {percent(needs)} of a device's memory or more: out of memory with {percent(least)}"
             )
         return Family(axis, name, len(rows), "memory", reason, memory_ratio=needs)
-    slower = float(seconds[own] / seconds[best] - 1)
-    took = known.points[best, AXES.index(axis)] == known.points[own, AXES.index(axis)]
+    slower = float(seconds[own_row] / seconds[best] - 1)
+    took = searched.points[best, AXES.index(axis)] == searched.points[own_row, AXES.index(axis)]
     verdict: Verdict = "best" if took else "slower"
-    reason = "the best" if took else _slower(known, own, best, slower)
-    return Family(axis, name, len(rows), verdict, reason, float(seconds[own]), slower, needs)
+    reason = "the best" if took else _slower(searched, own_row, best, slower)
+    return Family(axis, name, len(rows), verdict, reason, float(seconds[own_row]), slower, needs)
 
 
-def _slower(known: _LayoutSearch, own: int, best: int, slower: float) -> str:
+def _slower(searched: _LayoutSearch, own_row: int, best: int, slower: float) -> str:
     if slower < _EVEN:
         return "as fast"
-    cases = known.space.cases(known.points[[own, best]])
-    parts = columns(cases, known.target, known.space.base.precision).breakdown
+    cases = searched.space.cases(searched.points[[own_row, best]])
+    parts = columns(cases, searched.target, searched.space.base.precision).breakdown
     text = " and ".join(WORDS[name] for name, _ in lost_terms(terms(parts, 0), terms(parts, 1)))
     return f"{percent(slower)} slower: {text}"
 
 
-def lost_terms(own: dict[str, float], best: dict[str, float]) -> list[tuple[str, float]]:
+def lost_terms(own_terms: dict[str, float], best: dict[str, float]) -> list[tuple[str, float]]:
     """Terms by which one step is longer than another, most first, with their seconds: those that matter."""
-    more = sorted(((own[name] - best[name], name) for name in own), reverse=True)
+    more = sorted(((own_terms[name] - best[name], name) for name in own_terms), reverse=True)
     whole = sum(seconds for seconds, _ in more if seconds > 0)
     return [(name, seconds) for seconds, name in more if seconds > 0 and seconds >= _SHARE * whole]
 
@@ -139,9 +139,9 @@ def lost_terms(own: dict[str, float], best: dict[str, float]) -> list[tuple[str,
 def _illegal(space: Space, axis: str, value: int) -> str:
     shape, batch = space.shape, space.base.batch.global_batch
     if axis == "tp":
-        for what, size in space.divided_by_tp.items():
+        for divided, size in space.divided_by_tp.items():
             if size % value:
-                return f"{size:,} {what} do not divide"
+                return f"{size:,} {divided} do not divide"
     if axis == "pp" and value > shape.layers:
         return f"more stages than {several(shape.layers, 'layers')}"
     if axis == "dp" and batch % value:

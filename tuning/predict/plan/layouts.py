@@ -122,9 +122,9 @@ class Space:
 
     def other_schedules(self, point: Sequence[int]) -> list[RunConfig]:
         """The same with each other schedule that is compared."""
-        own = self.config(point)
-        kinds = compared(own.schedule.chunks)[1:] if own.parallel.pp > 1 else []
-        others = [own.with_values({"schedule.kind": kind}) for kind in kinds]
+        own_config = self.config(point)
+        kinds = compared(own_config.schedule.chunks)[1:] if own_config.parallel.pp > 1 else []
+        others = [own_config.with_values({"schedule.kind": kind}) for kind in kinds]
         return [other for other in others if not any(True for _ in rules.problems(other))]
 
     def _points(self, degrees: tuple[int, int, int]) -> Iterator[Points]:

@@ -87,10 +87,10 @@ class PlanResult:
             "looked_at": self.looked_at,
             "safe": self.safe,
             "best": [
-                row(found) | {"placement": where and where.as_dict()}
-                for found, where in zip(self.best, self.placed, strict=True)
+                row(forecast_) | {"placement": where and where.as_dict()}
+                for forecast_, where in zip(self.best, self.placed, strict=True)
             ],
-            "pareto": [row(found) for found in self.pareto],
+            "pareto": [row(forecast_) for forecast_ in self.pareto],
             "tight": row(self.tight) if self.tight else None,
             "families": [family.as_dict() for family in self.families],
             "notes": list(self.notes),
@@ -134,18 +134,18 @@ def plan(config: RunConfig, target: Target, top: int = 10, ranks: int | None = N
     chosen = _distinct(table, safe, top)
     tight = _risky_layouts(table, order, chosen)
     front = _front(table, safe)
-    found = forecasts(_configs(space, table, [*chosen, *front, *tight]), target)
-    best = _best_schedules(space, table.points[chosen], found[: len(chosen)], target)
+    forecasts_ = forecasts(_configs(space, table, [*chosen, *front, *tight]), target)
+    best = _best_schedules(space, table.points[chosen], forecasts_[: len(chosen)], target)
     return PlanResult(
         target=target,
         config=space.base,
         looked_at=len(order),
         safe=int(table.safe.sum()),
         best=tuple(best),
-        pareto=tuple(found[len(chosen) : len(chosen) + len(front)]),
-        tight=found[-1] if len(tight) else None,
+        pareto=tuple(forecasts_[len(chosen) : len(chosen) + len(front)]),
+        tight=forecasts_[-1] if len(tight) else None,
         families=families(space, target, table.points, table.seconds, table.memory, table.probability),
-        placed=tuple(place.many([one.config for one in best], target, place.LIMIT_SECONDS)),
+        placed=tuple(place.many([forecast_.config for forecast_ in best], target, place.LIMIT_SECONDS)),
         lab_left_out=config.lab.wanted and not target.in_lab,
     )
 
@@ -162,13 +162,13 @@ def best(config: RunConfig, target: Target, ranks: int) -> Forecast | None:
     fastest = int(np.argmin(seconds))
     if not np.isfinite(seconds[fastest]):
         return None
-    found = forecasts(_configs(space, table, [fastest]), target)
-    return _best_schedules(space, table.points[[fastest]], found, target)[0]
+    forecasts_ = forecasts(_configs(space, table, [fastest]), target)
+    return _best_schedules(space, table.points[[fastest]], forecasts_, target)[0]
 
 
-def row(found: Forecast) -> dict[str, Any]:
+def row(forecast_: Forecast) -> dict[str, Any]:
     """One layout of many."""
-    config, whole = found.config, found.as_dict()
+    config, whole = forecast_.config, forecast_.as_dict()
     keys = ("layout", "step_seconds", "memory_bytes", "breakdown", "limits", "tokens_per_second", "mfu",
             "out_of_memory_probability")  # fmt: skip
     return {
@@ -187,39 +187,45 @@ def row(found: Forecast) -> dict[str, Any]:
 def _distinct(table: LayoutTable, safe: NDArray[np.intp], top: int) -> list[int]:
     """Of each dp, tp, pp and ZeRO stage the fastest."""
     _, first = np.unique(table.points[safe, :_DEGREES], axis=0, return_index=True)
-    return [int(one) for one in safe[np.sort(first)][:top]]
+    return [int(index) for index in safe[np.sort(first)][:top]]
 
 
-def _best_schedules(space: Space, points: Points, found: list[Forecast], target: Target) -> list[Forecast]:
+def _best_schedules(space: Space, points: Points, chosen: list[Forecast], target: Target) -> list[Forecast]:
     """Each layout with the schedule that takes least and fits, the fastest first."""
     others = [space.other_schedules(point) for point in points.tolist()]
-    told = iter(forecasts(list(itertools.chain.from_iterable(others)), target))
+    answers = iter(forecasts(list(itertools.chain.from_iterable(others)), target))
     best = [
-        min([own, *(one for one in itertools.islice(told, len(more)) if one.fits)], key=_median)
-        for own, more in zip(found, others, strict=True)
+        min(
+            [
+                own_forecast,
+                *(candidate for candidate in itertools.islice(answers, len(more)) if candidate.fits),
+            ],
+            key=_median,
+        )
+        for own_forecast, more in zip(chosen, others, strict=True)
     ]
     return sorted(best, key=_median) if any(others) else best
 
 
-def _median(found: Forecast) -> float:
-    return found.step_seconds.median
+def _median(forecast_: Forecast) -> float:
+    return forecast_.step_seconds.median
 
 
 def _risky_layouts(table: LayoutTable, order: NDArray[np.intp], chosen: list[int]) -> list[int]:
     """The fastest that may fit but is not safe, if it is faster than the best."""
     most = table.seconds[chosen[0]] if chosen else np.inf
     may = ~table.safe & (table.probability < _HOPELESS) & (table.seconds < most)
-    return [int(one) for one in order[may[order]][:1]]
+    return [int(index) for index in order[may[order]][:1]]
 
 
 def _front(table: LayoutTable, safe: NDArray[np.intp]) -> list[int]:
     """Of safe layouts by rising time, those that need less memory than all before."""
     front: list[int] = []
     least = np.inf
-    for one in safe.tolist():
-        if table.memory[one] < least * (1 - _LESS):
-            front.append(one)
-            least = table.memory[one]
+    for index in safe.tolist():
+        if table.memory[index] < least * (1 - _LESS):
+            front.append(index)
+            least = table.memory[index]
     return front
 
 

@@ -50,9 +50,9 @@ class Record:
         return plain
 
 
-def record_of(runs: Sequence[FinishedRun], target: Target, here: Fingerprint) -> Record:
+def record_of(runs: Sequence[FinishedRun], target: Target, machine: Fingerprint) -> Record:
     """Of the finished runs that count, as ``learn`` judges it; ``target`` is this machine by its calibration alone."""
-    counted = correction.select_runs(runs, target, here)
+    counted = correction.select_runs(runs, target, machine)
     groups = [
         group for group in counted.groups if layout_of(group[0].trial.config).world_size <= _most(target)
     ]

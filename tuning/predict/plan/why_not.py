@@ -68,11 +68,13 @@ def why_not(config: RunConfig, target: Target) -> LayoutExplanation:
     layout = layout_of(config)
     target.check(layout.world_size)
     problems = tuple(_problems(config))
-    own = None if problems else forecasts([config], target)[0]
+    own_forecast = None if problems else forecasts([config], target)[0]
     best, reason = _best(config, target, layout.world_size)
-    slower = own.step_seconds.median / best.step_seconds.median - 1 if own and best else None
-    terms = tuple(_slower_terms(own, best)) if own and best else ()
-    return LayoutExplanation(layout.as_dict(), problems, own, best, reason, slower, terms)
+    slower = (
+        own_forecast.step_seconds.median / best.step_seconds.median - 1 if own_forecast and best else None
+    )
+    terms = tuple(_slower_terms(own_forecast, best)) if own_forecast and best else ()
+    return LayoutExplanation(layout.as_dict(), problems, own_forecast, best, reason, slower, terms)
 
 
 def _problems(config: RunConfig) -> list[str]:
@@ -84,21 +86,23 @@ def _problems(config: RunConfig) -> list[str]:
 
 def _best(config: RunConfig, target: Target, ranks: int) -> tuple[Forecast | None, str | None]:
     try:
-        found = plans.best(config, target.adapt_to_config(config), ranks)
+        planned = plans.best(config, target.adapt_to_config(config), ranks)
     except InputError as error:
         return None, str(error)
-    return found, None if found else "no layout of as many ranks and this batch fits safely"
+    return planned, None if planned else "no layout of as many ranks and this batch fits safely"
 
 
-def _slower_terms(own: Forecast, best: Forecast) -> list[SlowdownTerm]:
+def _slower_terms(own_forecast: Forecast, best: Forecast) -> list[SlowdownTerm]:
     """Terms that take longer; none where the configuration is as fast as the best."""
-    if own.step_seconds.median <= best.step_seconds.median:
+    if own_forecast.step_seconds.median <= best.step_seconds.median:
         return []
-    found = lost_terms(dict(own.breakdown), dict(best.breakdown))
-    whole = sum(max(own.breakdown[name] - best.breakdown[name], 0.0) for name in own.breakdown)
+    terms = lost_terms(dict(own_forecast.breakdown), dict(best.breakdown))
+    whole = sum(
+        max(own_forecast.breakdown[name] - best.breakdown[name], 0.0) for name in own_forecast.breakdown
+    )
     return [
         SlowdownTerm(
             name, seconds, seconds / whole, f"{WORDS[name]}: {percent(seconds / whole)} of what is lost"
         )
-        for name, seconds in found
+        for name, seconds in terms
     ]

@@ -100,9 +100,9 @@ def members(among: CollectiveGroup, place: int, replicas: int, pipeline_ranks: i
     rank, replica = divmod(place, replicas)
     span = among.size * among.stride
     first = replica // span * span + replica % among.stride
-    own = [first + among.stride * number for number in range(among.size)]
+    own_members = [first + among.stride * number for number in range(among.size)]
     ranks = range(pipeline_ranks) if among.whole_pipeline else (rank,)
-    return tuple(rank * replicas + other for rank in ranks for other in own)
+    return tuple(rank * replicas + other for rank in ranks for other in own_members)
 
 
 _NOBODY, _MESSAGE, _REGISTER, _MEETING = 0, 1, 2, 3
@@ -265,35 +265,35 @@ class EventLoop:
         return True
 
     def _check_end(self) -> None:
-        left = [place for place, at in enumerate(self._at) if at < len(self._ops[place])]
-        if left:
-            told = "; ".join(self._describe_wait(place) for place in left[:4])
-            more = f"; and {len(left) - 4:,} more places" if len(left) > 4 else ""
-            raise DeadlockError(f"deadlock in the {self._step.plan.kind} plan: {told}{more}")
+        unfinished = [place for place, at in enumerate(self._at) if at < len(self._ops[place])]
+        if unfinished:
+            waits = "; ".join(self._describe_wait(place) for place in unfinished[:4])
+            more = f"; and {len(unfinished) - 4:,} more places" if len(unfinished) > 4 else ""
+            raise DeadlockError(f"deadlock in the {self._step.plan.kind} plan: {waits}{more}")
 
     def _describe_wait(self, place: int) -> str:
         rank, replica = divmod(place, self._step.replicas)
         op = self._ops[place][self._at[place]]
-        what = str(self._step.plan.actions[rank][op.action]) if op.action >= 0 else "the end of the step"
-        who = f"pipeline rank {rank}" + (f" of replica {replica}" if self._step.replicas > 1 else "")
+        target = str(self._step.plan.actions[rank][op.action]) if op.action >= 0 else "the end of the step"
+        rank_words = f"pipeline rank {rank}" + (f" of replica {replica}" if self._step.replicas > 1 else "")
         why = {
-            _MESSAGE: f"waits at {what} for its message",
-            _REGISTER: f"waits at {what} for one of {self._step.registers} registers that nobody gives back",
+            _MESSAGE: f"waits at {target} for its message",
+            _REGISTER: f"waits at {target} for one of {self._step.registers} registers that nobody gives back",
             _MEETING: f"waits for others in a collective of {op.call.axis if op.call else op.tag}",
         }
-        return f"{who} {why.get(self._waits[place], f'stands at {what}')}"
+        return f"{rank_words} {why.get(self._waits[place], f'stands at {target}')}"
 
 
 def _factors(step: Step, machine: Machine, ops: list[tuple[Op, ...]]) -> list[list[float]]:
     """On each operation's seconds: a straggler's, times a random one."""
     random = np.random.default_rng(machine.seed)
-    found, even = [], {len(one): [1.0] * len(one) for one in ops}
-    for place, one in enumerate(ops):
+    factors, even = [], {len(ops_of_place): [1.0] * len(ops_of_place) for ops_of_place in ops}
+    for place, ops_of_place in enumerate(ops):
         ranks = range(place * step.width, (place + 1) * step.width)
         slower = max((machine.slower.get(rank, 1.0) for rank in ranks), default=1.0)
         if not machine.jitter:
-            found.append(even[len(one)] if slower == 1.0 else [slower] * len(one))
+            factors.append(even[len(ops_of_place)] if slower == 1.0 else [slower] * len(ops_of_place))
             continue
         mean, sigma = -(machine.jitter**2) / 2, machine.jitter
-        found.append((slower * random.lognormal(mean, sigma, len(one))).tolist())
-    return found
+        factors.append((slower * random.lognormal(mean, sigma, len(ops_of_place))).tolist())
+    return factors

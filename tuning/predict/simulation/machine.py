@@ -115,23 +115,23 @@ class Ports:
         """All devices of a place."""
         return self._devices[place * self._width : (place + 1) * self._width]
 
-    def same_node(self, one: int, other: int) -> bool:
+    def same_node(self, source: int, target: int) -> bool:
         """Whether two devices are in one node."""
-        return bool(self._node(one) == self._node(other))
+        return bool(self._node(source) == self._node(target))
 
-    def link(self, one: int, other: int) -> Link:
+    def link(self, source: int, target: int) -> Link:
         """What joins two devices."""
-        group, node = self._node(one)
-        other_group, other_node = self._node(other)
+        group, node = self._node(source)
+        other_group, other_node = self._node(target)
         if group == other_group:
-            found = self._cluster.groups[group]
-            return found.inside if node == other_node else found.between
-        return self._cluster.link(one, other)
+            group_ = self._cluster.groups[group]
+            return group_.inside if node == other_node else group_.between
+        return self._cluster.link(source, target)
 
     def slowest(self, devices: Sequence[int]) -> Link:
         """The link of a ring through devices, in their order, that takes longest for many bytes."""
         pairs = zip(devices, (*devices[1:], devices[0]), strict=True)
-        links = {self.link(one, other) for one, other in pairs if one != other} or {INSTANT}
+        links = {self.link(source, target) for source, target in pairs if source != target} or {INSTANT}
         slow = min(links, key=lambda link: link.bytes_per_second)
         return Link(max(link.alpha_seconds for link in links), slow.bytes_per_second)
 
@@ -148,26 +148,26 @@ class Ports:
         if route.shared:
             return self._send_through(route, bytes_, now)
         alpha, seconds_per_byte, out, into, _ = route
-        free, one, other = self.free, self.bookings[out], self.bookings[into]
+        free, sending, receiving = self.free, self.bookings[out], self.bookings[into]
         begin, seconds = max(now, free[out], free[into]), bytes_ * seconds_per_byte
-        shared = min(seconds, max(one.until, other.until) - begin)
+        shared = min(seconds, max(sending.until, receiving.until) - begin)
         if shared > 0.0:
-            one.make_room(begin, seconds)
-            if other is not one:
-                other.make_room(begin, seconds)
+            sending.make_room(begin, seconds)
+            if receiving is not sending:
+                receiving.make_room(begin, seconds)
             seconds += shared
         free[out] = free[into] = begin + seconds
         return begin + seconds + alpha
 
     def _send_through(self, route: Route, bytes_: float, now: float) -> float:
         """Of a message whose way leads through ports that others share; each is kept as long as its rate asks for."""
-        free, kept = self.free, [port for port, _ in route.shared]
-        ports = (route.out, route.into, *kept)
+        free, shared_ports = self.free, [port for port, _ in route.shared]
+        ports = (route.out, route.into, *shared_ports)
         begin, seconds = max(now, *[free[port] for port in ports]), bytes_ * route.seconds_per_byte
-        met = {id(one): one for one in (self.bookings[port] for port in ports)}.values()
-        beside = max(0.0, min(seconds, max(one.until for one in met) - begin))
-        for one in met:
-            one.make_room(begin, seconds)
+        met = {id(booking): booking for booking in (self.bookings[port] for port in ports)}.values()
+        beside = max(0.0, min(seconds, max(booking.until for booking in met) - begin))
+        for booking in met:
+            booking.make_room(begin, seconds)
         seconds += beside
         free[route.out] = free[route.into] = begin + seconds
         for port, seconds_per_byte in route.shared:
@@ -189,8 +189,8 @@ class Ports:
         """
         devices = [self.device(place) for place in places]
         inside = all(self.same_node(devices[0], device) for device in devices[1:])
-        held = dict.fromkeys(port for place in places for port in self.ports(place, inside))
-        return self.slowest(devices), tuple(held), max(self.share(place, inside) for place in places)
+        ports = dict.fromkeys(port for place in places for port in self.ports(place, inside))
+        return self.slowest(devices), tuple(ports), max(self.share(place, inside) for place in places)
 
     def ports(self, place: int, inside: bool) -> tuple[int, int]:
         """Out and in."""
@@ -206,12 +206,12 @@ class Ports:
         if inside or not self._shared:
             return 1.0
         group = self._cluster.groups[self._node(self.device(place))[0]]
-        here = min(self._width, group.devices)
-        return here / group.devices
+        used = min(self._width, group.devices)
+        return used / group.devices
 
     def _route(self, source: int, target: int) -> Route:
-        one, other = self.device(source), self.device(target)
-        link, inside = self.link(one, other), self._node(one) == self._node(other)
+        sender, receiver = self.device(source), self.device(target)
+        link, inside = self.link(sender, receiver), self._node(sender) == self._node(receiver)
         share = max(self.share(source, inside), self.share(target, inside))
         out, into = self.ports(source, inside)[_OUT], self.ports(target, inside)[_IN]
         return Route(link.alpha_seconds, share / link.bytes_per_second, out, into)
@@ -227,16 +227,16 @@ def transfer(operation: str, ranks: int, bytes_: float, link: Link) -> tuple[flo
     Raises:
         InputError: nobody has said how many passes the operation is.
     """
-    known = operation_of(operation)
-    if ranks == 1 or (known is not None and known.priced_at_other_end):
+    definition = operation_of(operation)
+    if ranks == 1 or (definition is not None and definition.priced_at_other_end):
         return 0.0, 0.0
-    if known is not None and known.point_to_point:
+    if definition is not None and definition.point_to_point:
         return bytes_ / link.bytes_per_second, link.alpha_seconds
-    if known is None or known.passes is None:
+    if definition is None or definition.passes is None:
         remedy = "its entry in profilers/records/operations.py has no passes, so no step with it is simulated"
         raise InputError("config", f"{operation}: not modelled", remedy)
-    passes, others = known.passes, ranks - 1
+    passes, others = definition.passes, ranks - 1
     steps = passes * others
-    if known.tree_messages is not None:
-        steps = min(steps, known.tree_messages(ranks))
+    if definition.tree_messages is not None:
+        steps = min(steps, definition.tree_messages(ranks))
     return passes * others / ranks * bytes_ / link.bytes_per_second, steps * link.alpha_seconds

@@ -93,10 +93,10 @@ class _Part:
 
     def ops(self) -> list[Op]:
         """In order."""
-        found = list(self._convert_items(self._sent.before))
+        ops = list(self._convert_items(self._sent.before))
         for place, action in enumerate(self._step.plan.actions[self._rank]):
-            found += self._action(place, action)
-        return found + list(self._convert_items(self._sent.after))
+            ops += self._action(place, action)
+        return ops + list(self._convert_items(self._sent.after))
 
     def _action(self, place: int, action: Action) -> Iterator[Op]:
         """Work up to each collective; what places have among themselves is part of the work."""
@@ -127,8 +127,8 @@ class _Part:
             elif isinstance(item, Join):
                 yield Op(Code.JOIN, tag=item.tag)
             elif item.among.is_own:
-                taken = self._own_seconds(item)
-                yield Op(Code.WORK, taken, phase="optimizer", inner=(Inner(item, 0.0, taken),))
+                seconds = self._own_seconds(item)
+                yield Op(Code.WORK, seconds, phase="optimizer", inner=(Inner(item, 0.0, seconds),))
             else:
                 yield Op(Code.MEET if item.tag is None else Code.START, call=item, tag=item.tag or "")
 
@@ -143,11 +143,11 @@ class _Part:
 
 def _places(ops: Sequence[Op], first: bool) -> dict[int, int]:
     """Action -> its first or its last piece of work."""
-    found: dict[int, int] = {}
+    places: dict[int, int] = {}
     for number, op in enumerate(ops):
-        if op.code is Code.WORK and op.action >= 0 and not (first and op.action in found):
-            found[op.action] = number
-    return found
+        if op.code is Code.WORK and op.action >= 0 and not (first and op.action in places):
+            places[op.action] = number
+    return places
 
 
 class _Links:
@@ -157,9 +157,9 @@ class _Links:
         self, step: Step, lists: list[list[Op]], firsts: list[dict[int, int]], lasts: list[dict[int, int]]
     ) -> None:
         self._step, self._lists, self._firsts, self._lasts = step, lists, firsts, lasts
-        made = enumerate(step.plan.actions)
+        numbered = enumerate(step.plan.actions)
         self._makers = [
-            {result_of(action): place for place, action in enumerate(actions)} for _, actions in made
+            {result_of(action): place for place, action in enumerate(actions)} for _, actions in numbered
         ]
         self._ways = {way: number for number, way in enumerate(ways(step.plan))}
 
@@ -170,14 +170,14 @@ class _Links:
         if needed is None or plan.rank_of[needed.stage] == rank:
             return
         source, border = plan.rank_of[needed.stage], min(needed.stage, action.stage)
-        made = self._makers[source][needed]
+        maker = self._makers[source][needed]
         register = self._ways[needed.stage, action.stage] if step.registers is not None else -1
         begin, end = self._firsts[rank][place], self._lasts[rank][place]
         size = step.border_bytes(border)
         self._change(rank, begin, needs=True, arriving=size)
         self._change(rank, end, gives=register, giver=source)
-        self._change(source, self._firsts[source][made], takes=register)
-        self._change(source, self._lasts[source][made], to=rank, slot=begin, bytes=size)
+        self._change(source, self._firsts[source][maker], takes=register)
+        self._change(source, self._lasts[source][maker], to=rank, slot=begin, bytes=size)
 
     def _change(self, rank: int, number: int, **values: Any) -> None:
         self._lists[rank][number] = self._lists[rank][number]._replace(**values)

@@ -42,8 +42,8 @@ class PlayedStep:
         seconds["other"] += max(0.0, self.length - sum(seconds.values()))
         phases = {f"{name}_seconds": value for name, value in seconds.items()}
         whole = sum(seconds.values())
-        known = {"tokens": tokens, "loss": None, "gradient_norm": None}
-        return StepSample(self.step, True, self.began, whole, 0.0, **phases, **known)  # type: ignore[arg-type]
+        fields = {"tokens": tokens, "loss": None, "gradient_norm": None}
+        return StepSample(self.step, True, self.began, whole, 0.0, **phases, **fields)  # type: ignore[arg-type]
 
     def actions(self) -> list[ActionSample]:
         """Of its schedule."""
@@ -61,16 +61,16 @@ class PlayedStep:
 
     def spans(self) -> list[SpanSample]:
         """Its phases in time."""
-        found = self.simulated.phases(self.place)
+        phases = self.simulated.phases(self.place)
         return [
-            SpanSample(self.step, one.phase, self.began + one.start, one.end - one.start)
-            for one in found
-            if one.end > one.start
+            SpanSample(self.step, phase.phase, self.began + phase.start, phase.end - phase.start)
+            for phase in phases
+            if phase.end > phase.start
         ]
 
     def calls(self, pp: int, dtype: str) -> list[CommSample]:
         """Collectives, and messages to and from other stages, by their begin."""
-        found = [
+        samples = [
             CommSample(
                 self.step,
                 call.call.operation,
@@ -84,13 +84,13 @@ class PlayedStep:
             )
             for call in self.simulated.calls(self.place)
         ]
-        return sorted([*found, *self._messages(pp, dtype)], key=attrgetter("start_unix"))
+        return sorted([*samples, *self._messages(pp, dtype)], key=attrgetter("start_unix"))
 
     def memory(self, line: MemoryLine) -> list[MemorySample]:
         """The most that the step holds, and what is left at its end, as a device's allocator would tell."""
         highest = max(line.activations, key=lambda activation: activation[1])
-        rest = line.resting_bytes
-        moments = ((highest[0], line.peak_bytes, "backward"), (self.length, rest, "optimizer"))
+        resting = line.resting_bytes
+        moments = ((highest[0], line.peak_bytes, "backward"), (self.length, resting, "optimizer"))
         return [
             MemorySample(self.step, self.began + at, 0, 0, bytes_, line.peak_bytes, None, phase)
             for at, bytes_, phase in moments
@@ -110,8 +110,8 @@ class PlayedStep:
             if op.needs:
                 yield message(RECV.name, op.arriving, free, arrivals[self.place][number] or 0.0)
             if op.to >= 0:
-                there = arrivals[op.to * replicas + self.place % replicas][op.slot] or 0.0
-                yield message(SEND.name, op.bytes, ends[number], there)
+                arrival = arrivals[op.to * replicas + self.place % replicas][op.slot] or 0.0
+                yield message(SEND.name, op.bytes, ends[number], arrival)
             if op.code != Code.START:
                 free = max(starts[number], ends[number])
 
@@ -170,20 +170,20 @@ def note_start(folder: Path, config: RunConfig, cluster: Cluster) -> None:
 
 def _simulate_steps(simulated: SimulatedStep, steps: int) -> list[SimulatedStep]:
     """As many steps; without jitter they are all alike."""
-    machine, found = simulated.machine, [simulated]
+    machine, simulated_steps = simulated.machine, [simulated]
     for number in range(1, steps):
         seeded = replace(machine, seed=machine.seed + number)
-        found.append(simulate(simulated.step, seeded) if machine.jitter else simulated)
-    return found
+        simulated_steps.append(simulate(simulated.step, seeded) if machine.jitter else simulated)
+    return simulated_steps
 
 
 def _write(folder: Path, config: RunConfig, played: Sequence[SimulatedStep]) -> None:
     step, lines, began = played[0].step, memory_of(config, played[0]), [time.time()]
-    for one in played:
-        began.append(began[-1] + one.seconds)
+    for simulated in played:
+        began.append(began[-1] + simulated.seconds)
     for place in range(step.places):
         numbered = enumerate(zip(played, began, strict=False))
-        parts = [PlayedStep(one, place, number, at, one.seconds) for number, (one, at) in numbered]
+        parts = [PlayedStep(step, place, number, at, step.seconds) for number, (step, at) in numbered]
         for rank in range(place * step.width, (place + 1) * step.width):
             with RecordWriter(folder / run_folder.RECORDS, f"rank-{rank}") as writer:
                 _write_rank(writer, config, rank, parts, lines[place // step.replicas])

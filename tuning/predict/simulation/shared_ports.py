@@ -43,20 +43,20 @@ class SharedPorts(Ports):
         self._links, self._replicas = links, replicas
         second = () if links.inside is None else links.inside.shared
         #: What devices share, and whether it is of the links of groups on one island.
-        self._on_the_way = [(one, False) for one in links.shared] + [(one, True) for one in second]
+        self._on_the_way = [(link, False) for link in links.shared] + [(link, True) for link in second]
         self._first_shared = len(self.free)
         self._first_second = self._first_shared + 2 * len(self._on_the_way)
         more = 2 * len(self._on_the_way) + (0 if links.inside is None else 2 * places)
         self.free += [0.0] * more
         self.bookings += [self.bookings[0]] * more
 
-    def same_node(self, one: int, other: int) -> bool:
+    def same_node(self, source: int, target: int) -> bool:
         """Whether two devices are in one node."""
-        return self._links.nodes[one] == self._links.nodes[other]
+        return self._links.nodes[source] == self._links.nodes[target]
 
-    def link(self, one: int, other: int) -> Link:
+    def link(self, source: int, target: int) -> Link:
         """What joins two devices, for one message at a time."""
-        sources, targets = np.array([one]), np.array([other])
+        sources, targets = np.array([source]), np.array([target])
         return self._slowest_link(sources, targets, np.array([False]))
 
     def slowest(self, devices: Sequence[int]) -> Link:
@@ -67,14 +67,14 @@ class SharedPorts(Ports):
         """The groups of all places send at once over what they share; tp lies side by side, what is with it in a place
         across.
         """
-        devices = np.array([self.devices(one) for one in range(self._places)])
+        devices = np.array([self.devices(place) for place in range(self._places)])
         blocks = devices.reshape(self._places, -1, size) if devices.shape[1] % size == 0 else devices[:, None]
         if axis != "tp" and devices.shape[1] % size == 0:
             blocks = devices.reshape(self._places, size, -1).swapaxes(1, 2)
-        each, ring = blocks[0].size, blocks.shape[2]
+        group_size, ring = blocks[0].size, blocks.shape[2]
         near = self._links.share_island(blocks).reshape(-1).repeat(ring)
-        own = np.isin(np.arange(self._places), list(places)).repeat(each)
-        return self._slowest_link(blocks.ravel(), np.roll(blocks, -1, axis=2).ravel(), near, own)
+        in_group = np.isin(np.arange(self._places), list(places)).repeat(group_size)
+        return self._slowest_link(blocks.ravel(), np.roll(blocks, -1, axis=2).ravel(), near, in_group)
 
     def meeting(self, places: Sequence[int], ranks: int = 1) -> tuple[Link, tuple[int, ...], float]:
         """The link of rings through places, all of whose ranks send at once, and the ports that they keep. A ring has
@@ -84,17 +84,17 @@ class SharedPorts(Ports):
         ranks = ranks if devices.shape[1] % ranks == 0 else 1
         across = devices.reshape(len(places), ranks, -1).transpose(2, 0, 1)
         rings = across.reshape(-1, len(places) * ranks)
-        inside = all(self.same_node(int(rings[0, 0]), int(one)) for one in rings.ravel())
+        inside = all(self.same_node(int(rings[0, 0]), int(place)) for place in rings.ravel())
         near = self._links.share_island(rings)
-        held = dict.fromkeys(
+        ports = dict.fromkeys(
             port
             for place in places
             for second in set(near.tolist())
             for port in self._island_ports(place, inside, second)
         )
         hops = rings.ravel(), np.roll(rings, -1, axis=1).ravel(), near.repeat(rings.shape[1])
-        held |= dict.fromkeys(port for port, _, _ in self._crossed_ports(*hops))
-        return self._ring(rings), tuple(held), 1.0
+        ports |= dict.fromkeys(port for port, _, _ in self._crossed_ports(*hops))
+        return self._ring(rings), tuple(ports), 1.0
 
     def ports(self, place: int, inside: bool) -> tuple[int, int]:
         """Out and in, of the place alone."""
@@ -115,25 +115,25 @@ class SharedPorts(Ports):
         near = self._links.share_island(rings).repeat(rings.shape[1])
         return self._slowest_link(rings.ravel(), np.roll(rings, -1, axis=1).ravel(), near)
 
-    def _slowest_link(self, sources: Ints, targets: Ints, near: Bools, own: Bools | None = None) -> Link:
-        """What the slowest of messages that go at the same time reaches, or of the ``own`` ones of them; of groups on
-        one island, where ``near``.
+    def _slowest_link(self, sources: Ints, targets: Ints, near: Bools, in_group: Bools | None = None) -> Link:
+        """What the slowest of messages that go at the same time reaches, or of those ``in_group``; of groups on one
+        island, where ``near``.
         """
         alpha = self._links.alphas(sources, targets, near)
-        each = self._links.seconds(sources[None], targets[None], _PROBE, near[None])[0] - alpha
-        if own is not None:
-            alpha, each = alpha[own], each[own]
-        return Link(float(alpha.max()), _PROBE / float(each.max()))
+        transfer_seconds = self._links.seconds(sources[None], targets[None], _PROBE, near[None])[0] - alpha
+        if in_group is not None:
+            alpha, transfer_seconds = alpha[in_group], transfer_seconds[in_group]
+        return Link(float(alpha.max()), _PROBE / float(transfer_seconds.max()))
 
     def _route(self, source: int, target: int) -> Route:
         sources, targets = np.array(self.devices(source)), np.array(self.devices(target))
         inside = self.same_node(self.device(source), self.device(target))
         pipeline = range(source % self._replicas, self._places, self._replicas)
-        near = self._links.share_island(np.array([self.devices(one) for one in pipeline]).T)
+        near = self._links.share_island(np.array([self.devices(place) for place in pipeline]).T)
         whole = self._slowest_link(sources, targets, near)
         shared = tuple(
-            (port, count / one.bytes_per_second)
-            for port, one, count in self._crossed_ports(sources, targets, near)
+            (port, count / port_link.bytes_per_second)
+            for port, port_link, count in self._crossed_ports(sources, targets, near)
         )
         second = bool(near.all())
         out, into = (
@@ -144,12 +144,12 @@ class SharedPorts(Ports):
 
     def _crossed_ports(self, sources: Ints, targets: Ints, near: Bools) -> list[tuple[int, SharedLink, int]]:
         """Shared ports that messages go through: number, link and how many go through at once."""
-        found, has_second = [], self._links.inside is not None
-        for number, (one, second) in enumerate(self._on_the_way):
-            taken = near if second else ~near | (not has_second)
-            leaving, entering = np.isin(sources, one.devices) & taken, np.isin(targets, one.devices) & taken
+        crossed, has_second = [], self._links.inside is not None
+        for number, (link, second) in enumerate(self._on_the_way):
+            uses = near if second else ~near | (not has_second)
+            leaving, entering = np.isin(sources, link.devices) & uses, np.isin(targets, link.devices) & uses
             ways = (leaving & ~entering, entering & ~leaving)
             for way, count in enumerate(int(way.sum()) for way in ways):
                 if count:
-                    found.append((self._first_shared + 2 * number + way, one, count))
-        return found
+                    crossed.append((self._first_shared + 2 * number + way, link, count))
+        return crossed

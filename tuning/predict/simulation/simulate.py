@@ -169,9 +169,9 @@ def _of_rank(seconds: Sequence[float] | float, place: int) -> float:
     return float(seconds) if isinstance(seconds, int | float) else seconds[place]
 
 
-def _convert_traffic(known: Traffic, convert: _Converter, optimizer_seconds: float) -> RankTraffic:
+def _convert_traffic(traffic: Traffic, convert: _Converter, optimizer_seconds: float) -> RankTraffic:
     before, actions, after = list[Item](), list[Items](), list[Item]()
-    for section in known.sections:
+    for section in traffic.sections:
         items = convert.items(section)
         if section.where == "before":
             arriving = any(isinstance(item, Collective) and item.tag == ARRIVING for item in items)
@@ -202,11 +202,11 @@ class _Converter:
 
     def items(self, section: Section) -> Items:
         """Without messages between stages, which follow from the plan."""
-        known = self._known.get(section.items)
-        if known is None:
-            found = [item for item in section.items if isinstance(item, Join) or self._is_collective(item)]
-            known = self._known[section.items] = tuple(map(self._item, found))
-        return known
+        converted = self._known.get(section.items)
+        if converted is None:
+            items = [item for item in section.items if isinstance(item, Join) or self._is_collective(item)]
+            converted = self._known[section.items] = tuple(map(self._item, items))
+        return converted
 
     def _is_collective(self, call: Call) -> bool:
         return call.axis != "pp" or not is_message(call.operation)

@@ -63,15 +63,15 @@ class SimulatedStep:
     def spans(self, place: int) -> tuple[Span, ...]:
         """Its actions, in the order of its list: from the begin of their work to its end, calls inside included."""
         actions = self.step.plan.actions[place // self.step.replicas]
-        found = list[list[float]]()
+        spans = list[list[float]]()
         for op, start, end in zip(self.program(place), self.starts[place], self.ends[place], strict=True):
             if op.code != Code.WORK or op.action < 0:
                 continue
-            if op.action == len(found):
-                found.append([start, end])
+            if op.action == len(spans):
+                spans.append([start, end])
             else:
-                found[op.action][1] = end
-        return tuple(Span(action, *times) for action, times in zip(actions, found, strict=True))
+                spans[op.action][1] = end
+        return tuple(Span(action, *times) for action, times in zip(actions, spans, strict=True))
 
     def timeline(self, replica: int = 0) -> Timeline:
         """One pipeline's actions."""
@@ -89,11 +89,11 @@ class SimulatedStep:
             (span.start if span.action.work is Work.FORWARD else span.end, number, span.action)
             for number, span in enumerate(self.spans(place))
         ]
-        level, found = 0.0, list[tuple[float, float]]()
-        for time, _, action in sorted(times, key=lambda one: one[:2]):
+        level, levels = 0.0, list[tuple[float, float]]()
+        for time, _, action in sorted(times, key=lambda change_at: change_at[:2]):
             level += change[action.work, action.stage]
-            found.append((time, level))
-        return found
+            levels.append((time, level))
+        return levels
 
     def phases(self, place: int) -> Iterator[Phase]:
         """What it did from the begin of the step to its own end, without gaps: waits are bubble before an action,
@@ -137,11 +137,11 @@ def _of_work(op: Op, start: float, end: float) -> Iterator[Phase]:
 
 def _overlap(start: float, end: float, waits: Sequence[Phase]) -> float:
     """Seconds of a span that lie in waits, which ascend and do not overlap."""
-    first, total = bisect_right(waits, start, key=lambda one: one.end), 0.0
-    for one in waits[first:]:
-        if one.start >= end:
+    first, total = bisect_right(waits, start, key=lambda wait: wait.end), 0.0
+    for wait in waits[first:]:
+        if wait.start >= end:
             break
-        total += min(end, one.end) - max(start, one.start)
+        total += min(end, wait.end) - max(start, wait.start)
     return total
 
 
@@ -166,13 +166,16 @@ class MemoryLine:
         return self.resting_bytes + self.activation_bytes
 
 
-def changes(kept: Mapping[int, ActivationBytes]) -> dict[tuple[Work, int], float]:
+def changes(bytes_of_stages: Mapping[int, ActivationBytes]) -> dict[tuple[Work, int], float]:
     """By (work, stage), what an action leaves on the device or takes away; of a split one W takes what I leaves."""
-    found: dict[tuple[Work, int], float] = {}
-    for stage, one in kept.items():
-        found[Work.FORWARD, stage], found[Work.BACKWARD, stage] = one.device, -one.device
-        found[Work.INPUT, stage], found[Work.WEIGHT, stage] = one.waiting - one.device, -one.waiting
-    return found
+    change: dict[tuple[Work, int], float] = {}
+    for stage, stage_bytes in bytes_of_stages.items():
+        change[Work.FORWARD, stage], change[Work.BACKWARD, stage] = stage_bytes.device, -stage_bytes.device
+        change[Work.INPUT, stage], change[Work.WEIGHT, stage] = (
+            stage_bytes.waiting - stage_bytes.device,
+            -stage_bytes.waiting,
+        )
+    return change
 
 
 def memory_of(config: RunConfig, simulated: SimulatedStep, replica: int = 0) -> list[MemoryLine]:
@@ -183,8 +186,8 @@ def memory_of(config: RunConfig, simulated: SimulatedStep, replica: int = 0) -> 
     """
     plan, parts, lines = simulated.step.plan, parts_of(config, simulated.step.plan), list[MemoryLine]()
     for place, row in enumerate(footprints(config)):
-        kept = {stage: kept_of(config, parts[stage]) for stage in plan.stages_of(place)}
-        levels = simulated.levels(place * simulated.step.replicas + replica, changes(kept))
-        returning = max(one.returning for one in kept.values())
+        bytes_of_stages = {stage: kept_of(config, parts[stage]) for stage in plan.stages_of(place)}
+        levels = simulated.levels(place * simulated.step.replicas + replica, changes(bytes_of_stages))
+        returning = max(stage_bytes.returning for stage_bytes in bytes_of_stages.values())
         lines.append(MemoryLine(row.total_bytes - row.activation_bytes, returning, tuple(levels)))
     return lines

@@ -181,8 +181,8 @@ class Wire:
 
     def dispatch_rows(self) -> tuple[Call, ...]:
         """Rows to their experts; what a rank passes on for others is decided by their tokens."""
-        own, others = self._rows(True), self._rows(self.slots is not None)
-        sizes = (own, *[others] * (len(self.hops) - 1))
+        own_rows, others = self._rows(True), self._rows(self.slots is not None)
+        sizes = (own_rows, *[others] * (len(self.hops) - 1))
         return tuple(
             size._replace(axis=axis, group_size=n) for size, (axis, n) in zip(sizes, self.hops, strict=True)
         )
@@ -192,14 +192,14 @@ class Wire:
         size = self._rows(self.slots is not None)
         return tuple(size._replace(axis=axis, group_size=ranks) for axis, ranks in reversed(self.hops))
 
-    def _rows(self, known: bool) -> Call:
+    def _rows(self, is_known: bool) -> Call:
         config, sizes = self.config, self.sizes
         count = self.slots or rows_sent(config, sizes.tokens * config.model.experts_per_token)
         format_ = format_of(config)
         size = row_bytes(format_, sizes.shape.hidden, sizes.element) * count
         dtype = {"none": self.dtype, "bf16": BFLOAT16, "int8": UINT8}[format_]
-        known = known and config.model.experts is not None
-        return Call(ALL_TO_ALL.name, "ep", dtype, self.layout.ep, size if known else None)
+        is_known = is_known and config.model.experts is not None
+        return Call(ALL_TO_ALL.name, "ep", dtype, self.layout.ep, size if is_known else None)
 
     @cached_property
     def slots(self) -> int | None:
@@ -207,5 +207,5 @@ class Wire:
         model, tokens = self.config.model, self.sizes.tokens
         if model.capacity_factor is None or model.experts is None:
             return None
-        each = round(model.capacity_factor * tokens * model.experts_per_token / model.experts, 9)
-        return model.experts * min(math.ceil(each), tokens)
+        slot_count = round(model.capacity_factor * tokens * model.experts_per_token / model.experts, 9)
+        return model.experts * min(math.ceil(slot_count), tokens)

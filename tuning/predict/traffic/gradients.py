@@ -39,13 +39,13 @@ class Bucket:
 
 def make_buckets(parameters: Sequence[Parameter], bucket_mb: float, padding: int = 1) -> list[Bucket]:
     """Buckets of at most so many MiB of fp32 gradients, or of one parameter, in the order that a backward fills."""
-    found = list[list[Parameter]]()
+    buckets = list[list[Parameter]]()
     for parameter in reversed(parameters):
-        together = sum(other.elements for other in found[-1]) + parameter.elements if found else 0
-        if not found or BYTES[FLOAT32] * together > bucket_mb * MIB:
-            found.append([])
-        found[-1].append(parameter)
-    return [Bucket(tuple(members), _padded_elements(members, padding)) for members in found]
+        together = sum(other.elements for other in buckets[-1]) + parameter.elements if buckets else 0
+        if not buckets or BYTES[FLOAT32] * together > bucket_mb * MIB:
+            buckets.append([])
+        buckets[-1].append(parameter)
+    return [Bucket(tuple(members), _padded_elements(members, padding)) for members in buckets]
 
 
 def _padded_elements(members: Sequence[Parameter], padding: int) -> int:
@@ -100,13 +100,13 @@ class GradientGroup:
         return sum(self._partial_slice(bucket) for bucket in self.buckets)
 
     def _partial_slice(self, bucket: Bucket) -> int:
-        each, offset, found = bucket.length // self.ranks, 0, 0
-        first = self.rank * each
+        slice_length, offset, elements = bucket.length // self.ranks, 0, 0
+        first = self.rank * slice_length
         for member in bucket.members:
-            shared = min(offset + member.elements, first + each) - max(offset, first)
-            found += max(0, shared) if member.partial else 0
+            shared = min(offset + member.elements, first + slice_length) - max(offset, first)
+            elements += max(0, shared) if member.partial else 0
             offset += member.elements
-        return found
+        return elements
 
 
 @dataclass
@@ -211,7 +211,7 @@ class Units:
             place: [parameter for parameter in parameters if parameter.block == place]
             for place in range(ROOT, blocks)
         }
-        self._units = {name: Unit(name, found) for name, found in members.items() if found}
+        self._units = {name: Unit(name, parameters_) for name, parameters_ in members.items() if parameters_}
         self._order = list[Unit]()
         self.keep = policy.always_gathered
 

@@ -56,8 +56,8 @@ class Parameter(NamedTuple):
 
     def slice_elements(self, ranks: int, rank: int) -> int:
         """Values of a rank's slice of rows, dealt out as ``torch.chunk`` does."""
-        each = -(-self.shape[0] // ranks)
-        return max(0, min(each, self.shape[0] - rank * each)) * (self.elements // self.shape[0])
+        rank_rows = -(-self.shape[0] // ranks)
+        return max(0, min(rank_rows, self.shape[0] - rank * rank_rows)) * (self.elements // self.shape[0])
 
     def padded_elements(self, ranks: int) -> int:
         """Values of the slices of all ranks, which are equally long."""
@@ -67,23 +67,25 @@ class Parameter(NamedTuple):
 def parameters_of(config: RunConfig, part: Part) -> list[Parameter]:
     """Embedding, blocks, last norm and head, as far as the stage has them; beside a frozen model what is trained."""
     if adapts(config):
-        return [_factor(one) for one in side_factors(config, range(part.start, part.start + part.layers))]
+        return [
+            _factor(factor) for factor in side_factors(config, range(part.start, part.start + part.layers))
+        ]
     shape, late = resolve(config.model), splits(config)
     sharing = sharing_of(config.model)
     tied = sharing.tied[0] if sharing.tied is not None else ""
-    found = [_words(config, "embedding", False, tied)] if part.is_first else []
+    parameters = [_words(config, "embedding", False, tied)] if part.is_first else []
     for number, same in enumerate(sets_of(config, part)):
         block = f"blocks.{sharing.first(same.start)}." if sharing.layers_each > 1 else ""
         of_first = _block(config, shape, same.start - part.start, late)
-        found += [one._replace(block=number, shared=block) for one in of_first]
+        parameters += [parameter._replace(block=number, shared=block) for parameter in of_first]
     if part.is_last:
-        found.append(_norm("norm", shape, ROOT))
-        found += [] if tied and part.is_first else [_words(config, "head", late, tied)]
-    return found
+        parameters.append(_norm("norm", shape, ROOT))
+        parameters += [] if tied and part.is_first else [_words(config, "head", late, tied)]
+    return parameters
 
 
-def _factor(one: SideFactor) -> Parameter:
-    return Parameter(f"{one.layer}.{one.name}", (one.rows, one.columns), one.layer)
+def _factor(factor: SideFactor) -> Parameter:
+    return Parameter(f"{factor.layer}.{factor.name}", (factor.rows, factor.columns), factor.layer)
 
 
 def sets_of(config: RunConfig, part: Part) -> list[range]:
@@ -134,11 +136,11 @@ def _block(config: RunConfig, shape: ModelShape, place: int, late: bool) -> Iter
 def _experts(config: RunConfig, shape: ModelShape, place: int) -> Iterator[Parameter]:
     model, parallel = config.model, config.parallel
     experts, width = model.experts or 1, (model.expert_ffn_hidden or shape.ffn_hidden) // parallel.tp
-    own, hidden = experts // parallel.ep, shape.hidden
+    own_experts, hidden = experts // parallel.ep, shape.hidden
     yield Parameter(f"{place}.router", (experts, hidden), place, partial=True, wide=True)
-    yield Parameter(f"{place}.gate", (own, width, hidden), place, expert=True)
-    yield Parameter(f"{place}.up", (own, width, hidden), place, expert=True)
-    yield Parameter(f"{place}.down", (own, hidden, width), place, expert=True)
+    yield Parameter(f"{place}.gate", (own_experts, width, hidden), place, expert=True)
+    yield Parameter(f"{place}.up", (own_experts, width, hidden), place, expert=True)
+    yield Parameter(f"{place}.down", (own_experts, hidden, width), place, expert=True)
 
 
 Items = tuple[Item, ...]
@@ -238,7 +240,7 @@ class Layers:
     def _attention(self, place: int, recompute: Recompute) -> list[Piece]:
         regathers, shape = self._regathers and recompute != "full", self.wire.sizes.shape
         columns = self._columns(place, "query_key_value", ("query", "key", "value"), regathers)
-        there = self._exchange_slices("query_key_value", shape.head_dim * (shape.heads + 2 * shape.kv_heads))
+        forth = self._exchange_slices("query_key_value", shape.head_dim * (shape.heads + 2 * shape.kv_heads))
         home = self._exchange_slices("attention_output", shape.hidden)
         alone = self.late or self._is_whole("attention_output")
         mixed = self._context(recompute == "selective" and alone)
@@ -247,7 +249,7 @@ class Layers:
             ready, scatter = rows if self._chunks == 1 else self._plain_rows(place, "output")
             ready = Piece(backward=(*mixed.forward, *ready.backward))
             rows = [ready, scatter]
-        return [_ready(f"{place}.attention_norm"), columns, there, mixed, home, *rows]
+        return [_ready(f"{place}.attention_norm"), columns, forth, mixed, home, *rows]
 
     def _exchange_slices(self, matrices: str, width: int) -> Piece:
         """Slices of the sequence and heads, of an activation so wide, exchanged where matrices know slices alone."""
@@ -264,8 +266,8 @@ class Layers:
             forward = keys * (cp - 1)
             backward = keys + (keys + sums) * (cp - 2) + sums
             return Piece(forward, (*forward, *backward) if again else backward)
-        there, home = wire.heads(shape.heads + 2 * shape.kv_heads), wire.heads(shape.heads)
-        return Piece((there, home), (home, *((there,) if again else ()), there))
+        forth, home = wire.heads(shape.heads + 2 * shape.kv_heads), wire.heads(shape.heads)
+        return Piece((forth, home), (home, *((forth,) if again else ()), forth))
 
     def _feed_forward(self, place: int, recompute: Recompute) -> list[Piece]:
         norm = _ready(f"{place}.feed_forward_norm")

@@ -58,10 +58,10 @@ class PipelineEndpoint:
             yield from self._expect(source)
         self._here.remove(wanted)
 
-    def give(self, made: Action, to_stage: int) -> Iterator[Call]:
+    def give(self, action: Action, to_stage: int) -> Iterator[Call]:
         """A result leaves for another stage."""
         if self._plan.rank_of[to_stage] == self._place:
-            self._here.add(made)
+            self._here.add(action)
         else:
             yield self._wire.message(SEND.name).with_tag("sent")
 
@@ -73,15 +73,18 @@ class PipelineEndpoint:
 
 def arrivals(plan: Plan) -> dict[int, dict[int, tuple[Action, ...]]]:
     """Rank -> source -> the results that come from it, of both kinds, in the order in which it makes them."""
-    made = [{result_of(action): number for number, action in enumerate(actions)} for actions in plan.actions]
-    found: dict[int, dict[int, list[Action]]] = {}
+    numbers_by_result = [
+        {result_of(action): number for number, action in enumerate(actions)} for actions in plan.actions
+    ]
+    arrivals: dict[int, dict[int, list[Action]]] = {}
     for route, results in results_by_route(plan).items():
-        found.setdefault(route.target, {}).setdefault(route.source, []).extend(results)
+        arrivals.setdefault(route.target, {}).setdefault(route.source, []).extend(results)
     return {
         target: {
-            source: tuple(sorted(results, key=made[source].__getitem__)) for source, results in of.items()
+            source: tuple(sorted(results, key=numbers_by_result[source].__getitem__))
+            for source, results in of.items()
         }
-        for target, of in found.items()
+        for target, of in arrivals.items()
     }
 
 
@@ -121,12 +124,14 @@ class RankStep:
         if self._config.data.tasks:  # each dp rank has as many micro-batches as it was dealt
             self._plan = plan_of(self._config, at.dp)
         self._place, data_rank = at.pp, self._layout.data_rank(at) % self._layout.inner
-        own = {stage: pipeline.parts[stage] for stage in self._plan.stages_of(at.pp)}
-        self._own = list(own.values())
+        own_parts = {stage: pipeline.parts[stage] for stage in self._plan.stages_of(at.pp)}
+        self._own = list(own_parts.values())
         at_end = _at_end(self._config, self._own, pipeline.holders)
         self._stages = {
-            stage: Stage(self._wire, part, data_rank, pipeline.holders, at_end if stage == max(own) else ())
-            for stage, part in own.items()
+            stage: Stage(
+                self._wire, part, data_rank, pipeline.holders, at_end if stage == max(own_parts) else ()
+            )
+            for stage, part in own_parts.items()
         }
         self._post = PipelineEndpoint(self._plan, at.pp, self._wire, pipeline.arrivals.get(at.pp, {}))
         self._known: dict[tuple[int, Work, bool], list[Item]] = {}
@@ -145,13 +150,13 @@ class RankStep:
         yield Section("optimizer", tuple(self._optimizer()))
 
     def _items(self, action: Action, last: bool) -> tuple[Call | Join, ...]:
-        found, needed, made = list[Item](), self._plan.find_input(action), self._plan.find_output(action)
+        items, needed, output = list[Item](), self._plan.find_input(action), self._plan.find_output(action)
         if needed is not None:
-            found += self._post.take(needed)
-        found += self._action_items(action, last)
-        if made is not None:
-            found += self._post.give(*made)
-        return drop_notes(found)
+            items += self._post.take(needed)
+        items += self._action_items(action, last)
+        if output is not None:
+            items += self._post.give(*output)
+        return drop_notes(items)
 
     def _action_items(self, action: Action, last: bool) -> list[Item]:
         """Without sharding, all micro-batches of a stage send alike but the last one."""
@@ -209,24 +214,32 @@ class RankStep:
     def _count_parameters(self, axis: str) -> int:
         """Parameters of all ranks of the norm's group: of the whole model, or of this rank's stages."""
         parts = self._own if axis == "tp" else self._parts
-        return len({_known_as(part, one) for part in parts for one in parameters_of(self._config, part)})
+        return len(
+            {_known_as(part, parameter) for part in parts for parameter in parameters_of(self._config, part)}
+        )
 
     @property
     def _shared_groups(self) -> list[GradientGroup]:
-        return [one for stage in self._stages.values() for one in stage.shared]
+        return [group for stage in self._stages.values() for group in stage.shared]
 
 
 def _at_end(config: RunConfig, parts: Iterable[Part], holders: Holders) -> list[Parameter]:
     """What a rank's stages share, within them or with others, and average at the end of a step; each once."""
-    found = (one for part in parts for one in parameters_of(config, part))
-    waiting = (one for one in found if waits(one, holders, splits(config)))
+    parameters = (parameter for part in parts for parameter in parameters_of(config, part))
+    waiting = (parameter for parameter in parameters if waits(parameter, holders, splits(config)))
     # In a block's set by the name in the block; tied embeddings are a set of one.
-    return list({(one.shared, one.name.partition(".")[2]): one for one in waiting}.values())
+    return list(
+        {(parameter.shared, parameter.name.partition(".")[2]): parameter for parameter in waiting}.values()
+    )
 
 
-def _known_as(part: Part, one: Parameter) -> tuple[str | int, ...]:
+def _known_as(part: Part, parameter: Parameter) -> tuple[str | int, ...]:
     """What a parameter is called in the whole model."""
-    return (one.shared, one.name.partition(".")[2]) if one.shared else (part.start, one.block, one.name)
+    return (
+        (parameter.shared, parameter.name.partition(".")[2])
+        if parameter.shared
+        else (part.start, parameter.block, parameter.name)
+    )
 
 
 def norm_group(layout: Layout) -> tuple[str, int] | None:

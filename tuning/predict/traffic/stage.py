@@ -49,11 +49,11 @@ class Stage:
         self._at_end = list(at_end)
         self.shards = self._layout.zero_stage >= 2 and self._layout.shard > 1
         self.shared = list(self._shared_groups())
-        self._filling = [BackwardBuckets(one) for one in self.shared]
-        rest = [parameter for parameter in self.parameters if not self._is_whole(parameter)]
+        self._filling = [BackwardBuckets(group) for group in self.shared]
+        remaining = [parameter for parameter in self.parameters if not self._is_whole(parameter)]
         policy = Policy.from_config(self._config, wire.batches)
         self._sets = sets_of(self._config, part)
-        self._units = Units(policy, rest, len(self._sets)) if self.shards else None
+        self._units = Units(policy, remaining, len(self._sets)) if self.shards else None
 
     def forward(self) -> Iterator[Item]:
         """One micro-batch's; nothing of it depends on which, but under ZeRO 2 and 3."""
@@ -100,38 +100,42 @@ class Stage:
     def finish(self) -> Iterator[Call | Join]:
         """What is left of the gradients, and the wait for all of them."""
         yield from self._sums_of_slices()
-        for one in self._filling:
-            yield from one.finish(delayed=self._config.overlap.delay > 0)
-        if any(one.sends for one in self.shared):
+        for buckets in self._filling:
+            yield from buckets.finish(delayed=self._config.overlap.delay > 0)
+        if any(group.sends for group in self.shared):
             yield Join(GRADIENTS)
         if self._units is not None:
             yield Join(REDUCTIONS)
 
     def begin_step(self) -> Iterator[Call]:
         """Delayed gradients, which the step before has sent."""
-        for one in self._filling if self._config.overlap.delay else ():
-            yield from one.send()
+        for buckets in self._filling if self._config.overlap.delay else ():
+            yield from buckets.send()
 
     def partial_elements(self) -> int:
         """Values of this rank whose gradients are partial over tp."""
-        whole = sum(one.partial_elements() for one in self.shared)
+        whole = sum(group.partial_elements() for group in self.shared)
         if not self.shards:
             return whole
         rank, ranks = self._data_rank % self._layout.shard, self._layout.shard
         sliced = [
             parameter for parameter in self.parameters if parameter.partial and not self._is_whole(parameter)
         ]
-        return whole + sum(one.slice_elements(ranks, rank) for one in sliced)
+        return whole + sum(parameter.slice_elements(ranks, rank) for parameter in sliced)
 
     def _unit_from(self, place: int) -> int | None:
         """The unit whose first block has this place."""
         first = self._part.start + place
-        return next((number for number, one in enumerate(self._sets) if one.start == first), None)
+        return next(
+            (number for number, set_of_layers in enumerate(self._sets) if set_of_layers.start == first), None
+        )
 
     def _unit_to(self, place: int) -> int | None:
         """The unit whose last block has this place."""
         last = self._part.start + place
-        return next((number for number, one in enumerate(self._sets) if one[-1] == last), None)
+        return next(
+            (number for number, set_of_layers in enumerate(self._sets) if set_of_layers[-1] == last), None
+        )
 
     def _sums_of_slices(self) -> Iterator[Call]:
         """Under ZeRO 2 and 3, of what other stages hold, too."""
@@ -141,7 +145,7 @@ class Stage:
         for shared, members in sorted(_by_set(self.parameters).items()):
             split = [member for member in members if not self._is_whole(member)]
             stages = len(self._holders.meeting(shared))
-            elements = sum(one.slice_elements(ranks, self._data_rank % ranks) for one in split)
+            elements = sum(parameter.slice_elements(ranks, self._data_rank % ranks) for parameter in split)
             if stages and split:
                 yield Call(ALL_REDUCE.name, "pp", FLOAT32, stages, BYTES[FLOAT32] * elements)
 
@@ -164,12 +168,12 @@ class Stage:
             if not isinstance(item, GradientCompletion):
                 yield item
                 continue
-            for one in self._filling if armed else ():
-                yield from one.add(item.name)
+            for buckets in self._filling if armed else ():
+                yield from buckets.add(item.name)
 
-    def _is_whole(self, one: Parameter) -> bool:
+    def _is_whole(self, parameter: Parameter) -> bool:
         """Whether ZeRO 2 and 3 leave every rank a copy."""
-        return one.wide and self._config.precision == "bf16"
+        return parameter.wide and self._config.precision == "bf16"
 
     def _shared_groups(self) -> Iterator[GradientGroup]:
         """All parameters, under ep the experts apart; with sharding those that are left whole."""
@@ -179,8 +183,14 @@ class Stage:
             whole = [
                 parameter for parameter in self.parameters if not self.shards or self._is_whole(parameter)
             ]
-            at_end = [one for one in whole if self._is_whole(one) and waits(one, self._holders, False)]
-            yield from self._bucket_parameters([one for one in whole if one not in at_end], axis, ranks, 0)
+            at_end = [
+                parameter
+                for parameter in whole
+                if self._is_whole(parameter) and waits(parameter, self._holders, False)
+            ]
+            yield from self._bucket_parameters(
+                [parameter for parameter in whole if parameter not in at_end], axis, ranks, 0
+            )
             yield from self._sets_of(at_end, axis, ranks, 0)
             return
         late, ep = splits(self._config), layout.ep
@@ -196,35 +206,45 @@ class Stage:
             (axis, layout.inner, self._data_rank),
             ("edp", layout.inner // ep, self._data_rank // ep),
         )
-        yield from self._bucket_parameters([one for one in during if not _in_expert_group(one, ep)], *data)
-        yield from self._bucket_parameters([one for one in during if _in_expert_group(one, ep)], *experts)
-        yield from self._sets_of([one for one in self._at_end if not _in_expert_group(one, ep)], *data)
-        yield from self._sets_of([one for one in self._at_end if _in_expert_group(one, ep)], *experts)
+        yield from self._bucket_parameters(
+            [parameter for parameter in during if not _in_expert_group(parameter, ep)], *data
+        )
+        yield from self._bucket_parameters(
+            [parameter for parameter in during if _in_expert_group(parameter, ep)], *experts
+        )
+        yield from self._sets_of(
+            [parameter for parameter in self._at_end if not _in_expert_group(parameter, ep)], *data
+        )
+        yield from self._sets_of(
+            [parameter for parameter in self._at_end if _in_expert_group(parameter, ep)], *experts
+        )
 
-    def _sets_of(self, found: list[Parameter], axis: str, ranks: int, rank: int) -> Iterator[GradientGroup]:
+    def _sets_of(
+        self, parameters: list[Parameter], axis: str, ranks: int, rank: int
+    ) -> Iterator[GradientGroup]:
         """What is complete at the end of a step only."""
-        for shared, members in sorted(_by_set(found).items()):
+        for shared, members in sorted(_by_set(parameters).items()):
             stages = len(self._holders.meeting(shared)) or 1
             for parameter in self._bucket_parameters(members, axis, ranks, rank):
                 yield replace(parameter, at_end=True, stages=stages)
 
     def _bucket_parameters(
-        self, found: list[Parameter], axis: str, ranks: int, rank: int
+        self, parameters: list[Parameter], axis: str, ranks: int, rank: int
     ) -> Iterator[GradientGroup]:
         sliced = self._layout.zero_stage == 1 and ranks > 1
         narrow = self._config.memory.parameters == "bf16" and self._layout.zero_stage < 2
-        if found:
-            buckets = make_buckets(found, self._config.overlap.bucket_mb, ranks if sliced else 1)
+        if parameters:
+            buckets = make_buckets(parameters, self._config.overlap.bucket_mb, ranks if sliced else 1)
             yield GradientGroup(axis, ranks, rank, sliced, tuple(buckets), BFLOAT16 if narrow else FLOAT32)
 
 
-def waits(one: Parameter, holders: Holders, late: bool) -> bool:
+def waits(parameter: Parameter, holders: Holders, late: bool) -> bool:
     """Whether the gradient of a parameter is complete only at the end of a step."""
-    return bool(one.shared) and (late or len(holders.stages(one.shared)) > 1)
+    return bool(parameter.shared) and (late or len(holders.stages(parameter.shared)) > 1)
 
 
-def _in_expert_group(one: Parameter, ep: int) -> bool:
-    return one.expert and ep > 1
+def _in_expert_group(parameter: Parameter, ep: int) -> bool:
+    return parameter.expert and ep > 1
 
 
 def _by_set(parameters: Iterable[Parameter]) -> dict[str, list[Parameter]]:

@@ -23,9 +23,9 @@ _PARTS = ("trainer", "train", "batch", "data")
 _OTHERS = re.compile(r"[^A-Za-z0-9_]")
 
 
-def is_shaped(given: Mapping[str, Any]) -> bool:
+def is_shaped(document: Mapping[str, Any]) -> bool:
     """Whether a study has values of the right kind where they are looked at before all of it is checked."""
-    section, base, space = given["trainer"], given.get("base") or {}, given.get("space")
+    section, base, space = document["trainer"], document.get("base") or {}, document.get("space")
     if not all(isinstance(part, dict) for part in (section, base, {} if space is None else space)):
         return False
     options = section.get("arguments")
@@ -43,7 +43,7 @@ def name_values(space: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str
     Raises:
         InputError: a key names nothing that a command has, or its values are none.
     """
-    found, options = dict[str, Any](), dict[str, str]()
+    named, options = dict[str, Any](), dict[str, str]()
     for key, values in space.items():
         option = str(key).removeprefix(PREFIX)
         name = _OTHERS.sub("_", option)
@@ -54,13 +54,13 @@ def name_values(space: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str
             raise InputError(
                 f"space.{key}", values, f"names no option; write {PREFIX}NAME, which begins with a letter"
             )
-        if f"{PREFIX}{name}" in found:
+        if f"{PREFIX}{name}" in named:
             raise InputError(f"space.{key}", values, f"is {name} here, as another one is; rename one of them")
         _check_values(f"space.{key}", values)
-        found[f"{PREFIX}{name}"] = values
+        named[f"{PREFIX}{name}"] = values
         if name != option:
             options[name] = option
-    return found, options
+    return named, options
 
 
 def _check_values(key: str, values: Any) -> None:

@@ -61,47 +61,47 @@ def parse(text: str, directory: Path) -> Invocation:
 
 
 def _several(line: str) -> str:
-    first, _, rest = line.strip().partition(" ")
-    if first == "cd" and rest:
-        return f"has a line of its own for {line.strip()}; leave it out and give --set {DIRECTORY}={rest.strip()}"
+    first, _, remainder = line.strip().partition(" ")
+    if first == "cd" and remainder:
+        return f"has a line of its own for {line.strip()}; leave it out and give --set {DIRECTORY}={remainder.strip()}"
     return (
         f"has several commands, the first of them {first}; give the one that starts the trainer, or put all into a "
         "script and give: bash SCRIPT"
     )
 
 
-def _lines(text: str, given: str) -> list[str]:
+def _lines(text: str, whole_text: str) -> list[str]:
     """The commands of a text, which may go on in lines that begin no other; at least one."""
-    shown = _mask_quotes(text, given)
-    found, begin = [""], 0
+    shown = _mask_quotes(text, whole_text)
+    lines, begin = [""], 0
     for end in (*(place for place, mark in enumerate(shown) if mark == "\n"), len(text)):
         # What is a comment is blank there.
         line = "".join(
-            " " if mark == _COMMENT else one
-            for one, mark in zip(text[begin:end], shown[begin:end], strict=True)
+            " " if mark == _COMMENT else character
+            for character, mark in zip(text[begin:end], shown[begin:end], strict=True)
         )
         begin = end + 1
         if not line.strip():
             continue
-        if _BEFORE.match(found[-1]) or (found[-1] and _ANOTHER.match(line.lstrip())):
-            found.append(line)
+        if _BEFORE.match(lines[-1]) or (lines[-1] and _ANOTHER.match(line.lstrip())):
+            lines.append(line)
         else:
-            found[-1] = f"{found[-1]} {line}".strip()
-    return found
+            lines[-1] = f"{lines[-1]} {line}".strip()
+    return lines
 
 
-def _mask_quotes(text: str, given: str) -> str:
+def _mask_quotes(text: str, whole_text: str) -> str:
     """As long as the text: what is quoted or escaped is _QUOTED, but for what counts in double quotes; comments are
     _COMMENT.
     """
-    return "".join(_marks(text, given))
+    return "".join(_marks(text, whole_text))
 
 
-def _marks(text: str, given: str) -> Iterator[str]:
+def _marks(text: str, whole_text: str) -> Iterator[str]:
     quote, place = "", 0
     while place < len(text):
-        one = text[place]
-        if one == "\\" and quote != "'":
+        character = text[place]
+        if character == "\\" and quote != "'":
             yield (_QUOTED * 2)[: len(text) - place]
             place += 2
             continue
@@ -110,59 +110,59 @@ def _marks(text: str, given: str) -> Iterator[str]:
             place = counts.end()
             continue
         if quote:
-            quote = "" if one == quote else quote
+            quote = "" if character == quote else quote
             yield _QUOTED
-        elif one in "'\"":
-            quote = one
+        elif character in "'\"":
+            quote = character
             yield _QUOTED
-        elif one == "#" and (place == 0 or text[place - 1].isspace()):
+        elif character == "#" and (place == 0 or text[place - 1].isspace()):
             end = text.find("\n", place)
             end = len(text) if end < 0 else end
             yield _COMMENT * (end - place)
             place = end
             continue
         else:
-            yield one
+            yield character
         place += 1
     if quote:
-        raise InputError(FIELD, given, "cannot be taken apart (No closing quotation); close every quote")
+        raise InputError(FIELD, whole_text, "cannot be taken apart (No closing quotation); close every quote")
 
 
-def _words(line: str, known: dict[str, str], given: str) -> list[str]:
-    shown = _mask_quotes(line, given)
-    if found := _NEEDS_SHELL.search(shown):
-        remedy = f"has {found[0]}, and runs without a shell; put it into a script and give: bash SCRIPT"
-        raise InputError(FIELD, given, remedy)
-    for found in reversed(list(_FILLED_IN.finditer(shown))):
-        if found["name"] not in known:
-            remedy = f"has {found[0]}, which only a shell fills in; write its value"
-            raise InputError(FIELD, given, remedy)
-        line = f"{line[: found.start()]}{_FILLED}{found['name']}{_FILLED}{line[found.end() :]}"
+def _words(line: str, variables: dict[str, str], whole_text: str) -> list[str]:
+    shown = _mask_quotes(line, whole_text)
+    if match := _NEEDS_SHELL.search(shown):
+        remedy = f"has {match[0]}, and runs without a shell; put it into a script and give: bash SCRIPT"
+        raise InputError(FIELD, whole_text, remedy)
+    for match in reversed(list(_FILLED_IN.finditer(shown))):
+        if match["name"] not in variables:
+            remedy = f"has {match[0]}, which only a shell fills in; write its value"
+            raise InputError(FIELD, whole_text, remedy)
+        line = f"{line[: match.start()]}{_FILLED}{match['name']}{_FILLED}{line[match.end() :]}"
     try:
         words = shlex.split(line)
     except ValueError as problem:
-        raise InputError(FIELD, given, f"cannot be taken apart ({problem}); close every quote") from None
-    for name, value in known.items():
+        raise InputError(FIELD, whole_text, f"cannot be taken apart ({problem}); close every quote") from None
+    for name, value in variables.items():
         words = [word.replace(f"{_FILLED}{name}{_FILLED}", value) for word in words]
     return [str(Path(word).expanduser()) if word.startswith("~/") else word for word in words]
 
 
 def _take_variables(words: list[str]) -> dict[str, str]:
     """The variables at the beginning, which are taken from the words."""
-    found = {}
+    variables = {}
     while words and _VARIABLE.fullmatch(words[0]):
         name, _, value = words.pop(0).partition("=")
-        found[name] = value
-    return found
+        variables[name] = value
+    return variables
 
 
 def _check(command: Invocation, text: str) -> None:
     for word in command.words:
         for macro in _MACRO.findall(word):
             if macro not in MACROS or word != macro:
-                known = ", ".join(MACROS)
+                names = ", ".join(MACROS)
                 raise InputError(
-                    FIELD, text, f"has {macro}, which is no macro here; known as whole words: {known}"
+                    FIELD, text, f"has {macro}, which is no macro here; known as whole words: {names}"
                 )
     if command.by_accelerate and command.launcher.has("--cpu") and command.ranks > 1:
         remedy = (

@@ -35,10 +35,10 @@ class StepLine:
 
     def read(self, line: str) -> Reading | None:
         """What a line says; None if it is another one."""
-        found = self.pattern.search(_COLOUR.sub("", line))
-        if found is None:
+        match = self.pattern.search(_COLOUR.sub("", line))
+        if match is None:
             return None
-        groups = found.groupdict()
+        groups = match.groupdict()
         seconds, ms, loss, total = (groups.get(name) for name in ("seconds", "ms", "loss", "total"))
         return Reading(
             step=int(groups["step"].replace(",", "")),
@@ -140,7 +140,7 @@ def count(value: object, usual: int = 1) -> int:
 
 def divisors(number: int) -> list[int]:
     """All of a number's."""
-    return [one for one in range(1, number + 1) if number % one == 0]
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 def nearest_values(values: Sequence[int], today: int, most: int = 4) -> list[int]:

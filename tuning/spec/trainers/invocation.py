@@ -120,10 +120,10 @@ class Invocation:
         if word in self.files:
             return self.files[word]
         try:
-            found = json.loads((self.directory / word).read_text(encoding="utf-8"))
+            document = json.loads((self.directory / word).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return found if isinstance(found, dict) else None
+        return document if isinstance(document, dict) else None
 
     def with_document(self, word: str, changes: Mapping[str, Any]) -> Invocation:
         """With dotted keys of the JSON document that a word names at other values."""
@@ -206,9 +206,9 @@ class Invocation:
         """What its script has of a variable: from the command, from this process, or what a shell's script takes where
         nobody says; None if there is no such thing.
         """
-        found = self.variables.get(name) or os.environ.get(name)
-        if found or not self.is_shell:
-            return found
+        value = self.variables.get(name) or os.environ.get(name)
+        if value or not self.is_shell:
+            return value
         usual = re.search(_USUAL.format(name=name), self.script, re.MULTILINE)
         return usual["value"] or None if usual else None
 
@@ -230,10 +230,10 @@ class Invocation:
         """The place of its script or module; the number of words if none of them is one."""
         words = self.words
         script = next((place for place, word in enumerate(words) if word.endswith(_SCRIPTS)), len(words))
-        asked = (place + 1 for place, word in enumerate(words[:-1]) if word in ("-m", "--module"))
+        places = (place + 1 for place, word in enumerate(words[:-1]) if word in ("-m", "--module"))
         named = (
             place
-            for place in asked
+            for place in places
             if _MODULE.fullmatch(words[place]) and not words[place].startswith(_LAUNCHERS)
         )
         return min(script, next(named, len(words)))
@@ -260,13 +260,13 @@ def apply_arguments(command: Invocation, values: Mapping[str, Any]) -> Invocatio
         for name, value in values.items():
             command = command.with_value(_option(command, name), value)
         return command
-    there = {name: value for name, value in values.items() if command.has(_option(command, name))}
-    for name, value in there.items():
+    present = {name: value for name, value in values.items() if command.has(_option(command, name))}
+    for name, value in present.items():
         command = command.with_value(_option(command, name), value)
-    left = {name: value for name, value in values.items() if name not in there}
+    missing = {name: value for name, value in values.items() if name not in present}
     place = command.words.index(macro)
-    words = (*command.words[:place], *macro_value(macro, left), *command.words[place + 1 :])
-    return replace(command, words=words, arguments=left if macro == "${args_json_file}" else {})
+    words = (*command.words[:place], *macro_value(macro, missing), *command.words[place + 1 :])
+    return replace(command, words=words, arguments=missing if macro == "${args_json_file}" else {})
 
 
 def macro_value(macro: str, values: Mapping[str, Any]) -> list[str]:
@@ -279,9 +279,9 @@ def macro_value(macro: str, values: Mapping[str, Any]) -> list[str]:
     if macro == "${args_json_file}":
         return [f"{FOLDER}/{ARGUMENTS_FILE}"]
     if macro == "${args_no_boolean_flags}":
-        kept = {name: value for name, value in names.items() if value is not False}
+        parts = {name: value for name, value in names.items() if value is not False}
         return [
-            f"--{name}" if value is True else f"--{name}={word_of(value)}" for name, value in kept.items()
+            f"--{name}" if value is True else f"--{name}={word_of(value)}" for name, value in parts.items()
         ]
     return [f"--{name}={word_of(value)}" for name, value in names.items()]
 
@@ -340,9 +340,9 @@ def _ranks(command: Invocation) -> int:
 
 def _default_ranks(command: Invocation) -> int:
     """Where no option says it."""
-    asked = command.launch_settings.get("num_processes")
-    if isinstance(asked, int) and asked > 0:
-        return asked
+    processes = command.launch_settings.get("num_processes")
+    if isinstance(processes, int) and processes > 0:
+        return processes
     if command.is_shell and (starts := _STARTS.search(command.script)):
         count = starts["count"] or command.variable(starts["name"]) or ""
         return int(count) if count.isdigit() and int(count) else 1
@@ -364,7 +364,9 @@ def _devices(command: Invocation, kind: str) -> int:
     if kind == "cpu":
         return os.cpu_count() or 1
     visible = command.variables.get(_VISIBLE)
-    gpus = len([one for one in visible.split(",") if one.strip()]) if visible is not None else _gpus()
+    gpus = (
+        len([device for device in visible.split(",") if device.strip()]) if visible is not None else _gpus()
+    )
     if kind == "auto" and not gpus:
         return os.cpu_count() or 1
     return max(1, gpus)
@@ -391,7 +393,7 @@ def _accelerate_settings(command: Invocation) -> Mapping[str, Any]:
     cache = command.variables.get("HF_HOME") or os.environ.get("HF_HOME") or "~/.cache/huggingface"
     path = command.directory / named if named else Path(cache).expanduser() / "accelerate/default_config.yaml"
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return settings if isinstance(settings, dict) else {}

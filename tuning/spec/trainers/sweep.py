@@ -61,12 +61,12 @@ def study_of_sweep(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(parameters, dict) or not parameters:
         raise InputError(_MARK, parameters, "is empty; give the parameters to try")
     turned, options, fixed = {}, dict[str, str](), {}
-    for key, given in parameters.items():
+    for key, parameter in parameters.items():
         short = _NAME.sub("_", str(key))
-        values = _values(str(key), given)
+        values = _values(str(key), parameter)
         if short in options:
             raise InputError(
-                f"{_MARK}.{key}", given, f"is the same name as {options[short]} here; rename one of them"
+                f"{_MARK}.{key}", parameter, f"is the same name as {options[short]} here; rename one of them"
             )
         options[short] = str(key)
         if isinstance(values, dict) or len(values) > 1:
@@ -74,36 +74,43 @@ def study_of_sweep(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
         else:
             fixed[short] = values[0]
     command = _command(tree)
-    found = {"name": _study_name(tree, name), **_metric(tree), **_method(tree, turned), **_racing_keys(tree)}
+    document = {
+        "name": _study_name(tree, name),
+        **_metric(tree),
+        **_method(tree, turned),
+        **_racing_keys(tree),
+    }
     if not turned:
         raise InputError(
             _MARK, ", ".join(options), "has one value each; give values, or min and max, to turn some"
         )
     trainer = {"command": command, "arguments": options}
-    return {**found, "trainer": trainer, "base": {"trainer": fixed}, "space": turned}
+    return {**document, "trainer": trainer, "base": {"trainer": fixed}, "space": turned}
 
 
-def _values(key: str, given: Any) -> Any:
+def _values(key: str, parameter: Any) -> Any:
     """A list of choices or a range, as a study has them."""
     where = f"{_MARK}.{key}"
-    if not isinstance(given, dict):
-        raise InputError(where, given, "give value, values, or min and max")
-    for name in given:
+    if not isinstance(parameter, dict):
+        raise InputError(where, parameter, "give value, values, or min and max")
+    for name in parameter:
         if name not in _PARAMETER:
-            known = ", ".join(_PARAMETER)
-            raise InputError(f"{where}.{name}", given[name], f"is not supported in a sweep; known: {known}")
-    kind = given.get("distribution")
+            names = ", ".join(_PARAMETER)
+            raise InputError(
+                f"{where}.{name}", parameter[name], f"is not supported in a sweep; known: {names}"
+            )
+    kind = parameter.get("distribution")
     if kind is not None and not (isinstance(kind, str) and kind in _RANGES):
         raise InputError(f"{where}.distribution", kind, f"is not supported; known: {', '.join(_RANGES)}")
-    if "value" in given:
-        return [_plain(where, given["value"])]
-    if "values" in given:
-        if not isinstance(given["values"], list) or not given["values"]:
-            raise InputError(f"{where}.values", given["values"], "is no list of values")
-        return [_plain(where, value) for value in given["values"]]
-    if "min" not in given or "max" not in given:
-        raise InputError(where, given, "give value, values, or min and max")
-    low, high = (_number(f"{where}.{end}", given[end]) for end in ("min", "max"))
+    if "value" in parameter:
+        return [_plain(where, parameter["value"])]
+    if "values" in parameter:
+        if not isinstance(parameter["values"], list) or not parameter["values"]:
+            raise InputError(f"{where}.values", parameter["values"], "is no list of values")
+        return [_plain(where, value) for value in parameter["values"]]
+    if "min" not in parameter or "max" not in parameter:
+        raise InputError(where, parameter, "give value, values, or min and max")
+    low, high = (_number(f"{where}.{end}", parameter[end]) for end in ("min", "max"))
     if kind == "uniform":
         low, high = float(low), float(high)
     return {"low": low, "high": high} | ({"log": True} if _RANGES.get(str(kind)) else {})
@@ -122,15 +129,15 @@ def _number(where: str, value: Any) -> int | float:
 
 
 def _command(tree: Mapping[str, Any]) -> str:
-    given = tree.get("command", list(_USUAL_COMMAND))
-    if not isinstance(given, list) or not all(isinstance(word, str | int | float) for word in given):
-        raise InputError("command", given, "is no list of words")
+    command = tree.get("command", list(_USUAL_COMMAND))
+    if not isinstance(command, list) or not all(isinstance(word, str | int | float) for word in command):
+        raise InputError("command", command, "is no list of words")
     words = []
-    for word in map(str, given):
+    for word in map(str, command):
         if _CODE.search(word):
             remedy = "has code for a shell in it, and no shell runs a sweep; write what it comes to"
             raise InputError("command", word, remedy)
-        words += [word] if word in MACROS else [_MACRO.sub(lambda found: _macro_value(found[1], tree), word)]
+        words += [word] if word in MACROS else [_MACRO.sub(lambda match: _macro_value(match[1], tree), word)]
     return " ".join(word if word in MACROS else shlex.quote(word) for word in words if word)
 
 
@@ -155,8 +162,8 @@ def _macro_value(macro: str, tree: Mapping[str, Any]) -> str:
     if f"${{{macro}}}" in MACROS:
         remedy = "stands inside another word, where values cannot be told apart; make it a word of its own"
         raise InputError("command", f"${{{macro}}}", remedy)
-    known = ", ".join(("${program}", "${env}", "${interpreter}", "${envvar:NAME}", *MACROS))
-    raise InputError("command", f"${{{macro}}}", f"is no macro that is known; known: {known}")
+    names = ", ".join(("${program}", "${env}", "${interpreter}", "${envvar:NAME}", *MACROS))
+    raise InputError("command", f"${{{macro}}}", f"is no macro that is known; known: {names}")
 
 
 def _metric(tree: Mapping[str, Any]) -> dict[str, str]:
@@ -169,8 +176,8 @@ def _metric(tree: Mapping[str, Any]) -> dict[str, str]:
     name = str(metric.get("name"))
     objective, direction = _METRICS.get(name.rpartition("/")[2], (None, None))
     if objective is None or direction is None:
-        known = ", ".join(_METRICS)
-        remedy = f"is not measured here: the speed of training is; name one of {known}, or leave metric out"
+        names = ", ".join(_METRICS)
+        remedy = f"is not measured here: the speed of training is; name one of {names}, or leave metric out"
         raise InputError("metric.name", name, remedy)
     goal = metric.get("goal", "minimize")
     if goal != direction:
@@ -184,24 +191,24 @@ def _method(tree: Mapping[str, Any], turned: Mapping[str, Any]) -> dict[str, Any
         raise InputError("method", method, f"is not supported; known: {', '.join(_METHODS)}")
     if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int) or cap < 1):
         raise InputError("run_cap", cap, "is no whole number above 0")
-    found: dict[str, Any] = {"sampler": _METHODS[method]}
+    document: dict[str, Any] = {"sampler": _METHODS[method]}
     if method == "grid":
         if ranges := [key for key, values in turned.items() if isinstance(values, dict)]:
             remedy = "has a range, of which a grid has no end; give values, or another method"
             raise InputError("method", f"grid with {ranges[0].removeprefix('trainer.')}", remedy)
-        found["trials"] = min(prod(len(values) for values in turned.values()) + 1, cap or 10_000)
+        document["trials"] = min(prod(len(values) for values in turned.values()) + 1, cap or 10_000)
     elif cap is not None:
-        found["trials"] = cap
-    return found
+        document["trials"] = cap
+    return document
 
 
 def _racing_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Trials end early by this project's own races, whatever a sweep calls it."""
-    given = tree.get("early_terminate")
-    if given is None:
+    terminate = tree.get("early_terminate")
+    if terminate is None:
         return {"racing": False}
-    if not isinstance(given, dict) or given.get("type") not in ("hyperband", "envelope"):
-        raise InputError("early_terminate", given, "is not supported; known: type: hyperband")
+    if not isinstance(terminate, dict) or terminate.get("type") not in ("hyperband", "envelope"):
+        raise InputError("early_terminate", terminate, "is not supported; known: type: hyperband")
     return {}
 
 

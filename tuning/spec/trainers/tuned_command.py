@@ -54,13 +54,13 @@ class TunedCommand:
     def offered(self) -> dict[str, list[Value]]:
         """By name, the values of a study that names none; those of one value are no choice."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        found = {}
+        arguments = {}
         for argument in self.kind.arguments:
             now = argument.read(self.today)
             values = [] if now is None else list(dict.fromkeys(argument.offered(self.today, cores)))
             if now is not None and len({*values, now}) > 1 and values:
-                found[argument.name] = values if now in values else sorted([now, *values], key=_order)
-        return found
+                arguments[argument.name] = values if now in values else sorted([now, *values], key=_order)
+        return arguments
 
     def has(self, name: str) -> Value | None:
         """What the command has of a name today; None if it has nothing."""
@@ -104,23 +104,23 @@ class TunedCommand:
     @cached_property
     def lines(self) -> tuple[StepLine, ...]:
         """What tells of a step in its output."""
-        given = self._steps.get("pattern")
-        if given is None:
+        regex = self._steps.get("pattern")
+        if regex is None:
             return self.kind.lines
         try:
-            pattern = re.compile(str(given))
+            pattern = re.compile(str(regex))
         except re.error as problem:
-            raise InputError("trainer.steps.pattern", given, f"is no pattern of Python ({problem})") from None
+            raise InputError("trainer.steps.pattern", regex, f"is no pattern of Python ({problem})") from None
         if "step" not in pattern.groupindex:
             raise InputError(
-                "trainer.steps.pattern", given, r"has no group for the number: write (?P<step>\d+)"
+                "trainer.steps.pattern", regex, r"has no group for the number: write (?P<step>\d+)"
             )
         return (StepLine(pattern),)
 
     def _argument(self, name: str) -> Argument | None:
         """What the kind knows of a name; a file that says itself what it is called is believed."""
-        found = None if name in self._options else self.kind.argument(name)
-        return found if found is not None and found.read(self.today) is not None else None
+        argument = None if name in self._options else self.kind.argument(name)
+        return argument if argument is not None and argument.read(self.today) is not None else None
 
 
 def name_of(section: Mapping[str, Any]) -> str:
@@ -131,27 +131,29 @@ def name_of(section: Mapping[str, Any]) -> str:
     """
     tuned = TunedCommand(section)
     script = next((Path(word).stem for word in tuned.today.words if word.endswith(".py")), "command")
-    told = json.dumps([tuned.directory, tuned.today.text])
-    return f"{tuned.kind.name}-{_NO_NAME.sub('-', script)}-{hashlib.sha256(told.encode()).hexdigest()[:6]}"
+    identity = json.dumps([tuned.directory, tuned.today.text])
+    return (
+        f"{tuned.kind.name}-{_NO_NAME.sub('-', script)}-{hashlib.sha256(identity.encode()).hexdigest()[:6]}"
+    )
 
 
-def study_of_command(given: Mapping[str, Any]) -> dict[str, Any]:
+def study_of_command(document: Mapping[str, Any]) -> dict[str, Any]:
     """A study with what its command says: the kind of trainer, where it starts, today's values as the baseline, the
     space, the tokens of a step, and what it aims at. What the file says itself stays.
 
     Raises:
         InputError: the command cannot be used, or nothing is known to turn.
     """
-    if not is_shaped(given):
-        return dict(given)  # refused where the file is checked
-    space, options = name_values(given.get("space") or {})
-    section = dict(given["trainer"])
+    if not is_shaped(document):
+        return dict(document)  # refused where the file is checked
+    space, options = name_values(document.get("space") or {})
+    section = dict(document["trainer"])
     if options:
         section["arguments"] = options | (section.get("arguments") or {})
     tuned = TunedCommand(section)
     _ = tuned.lines
-    base = dict(given.get("base") or {})
-    if given.get("space") is None:
+    base = dict(document.get("base") or {})
+    if document.get("space") is None:
         space = {f"{PREFIX}{name}": values for name, values in tuned.offered.items()}
     if not space:
         _check_today(tuned, {argument.name: tuned.has(argument.name) for argument in tuned.kind.arguments})
@@ -160,24 +162,24 @@ def study_of_command(given: Mapping[str, Any]) -> dict[str, Any]:
     _check_today(tuned, base["trainer"])
     for name, usual in _USUAL_BASE.items():
         base[name] = usual | (base.get(name) or {})
-    told = _with_tokens(tuned, base)
-    known: dict[str, Any] = {"kind": tuned.kind.name, "directory": tuned.directory}
+    knows_tokens = _with_tokens(tuned, base)
+    trainer: dict[str, Any] = {"kind": tuned.kind.name, "directory": tuned.directory}
     if documents := tuned.documents:
-        known["documents"] = documents
-    objective = "tokens_per_second" if told else "step_seconds"
+        trainer["documents"] = documents
+    objective = "tokens_per_second" if knows_tokens else "step_seconds"
     # Each window of the rounds starts the trainer anew: fewer leaders are measured again than of ranks that are warm.
     usual = {"objective": objective, "confirm_runners_up": 1}
-    return {**usual, **given, "trainer": {**section, **known}, "base": base, "space": space}
+    return {**usual, **document, "trainer": {**section, **trainer}, "base": base, "space": space}
 
 
-def _values(tuned: TunedCommand, space: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _values(tuned: TunedCommand, space: Mapping[str, Any], asked_values: Mapping[str, Any]) -> dict[str, Any]:
     """Today's value of each name: as the file or the command says, else the first that is tried."""
-    found = {}
+    checked = {}
     for key, values in space.items():
         name = key.removeprefix(PREFIX)
-        now = given.get(name, tuned.has(name))
-        found[name] = _first(values) if now is None else now
-    return {**{name: value for name, value in given.items() if name not in found}, **found}
+        now = asked_values.get(name, tuned.has(name))
+        checked[name] = _first(values) if now is None else now
+    return {**{name: value for name, value in asked_values.items() if name not in checked}, **checked}
 
 
 def _check_today(tuned: TunedCommand, values: Mapping[str, Any]) -> None:
@@ -201,13 +203,13 @@ def _with_tokens(tuned: TunedCommand, base: dict[str, Any]) -> bool:
     sequences, length = tuned.kind.tokens(tuned.today)
     batch, data = base["batch"], dict(base.get("data") or {})
     batch.setdefault("global_batch", sequences or 1)
-    told = ("data" in base and "sequence_length" in data) or bool(sequences and length)
-    if told:
+    has_tokens = ("data" in base and "sequence_length" in data) or bool(sequences and length)
+    if has_tokens:
         data.setdefault("sequence_length", length)
         base["data"] = data
     else:
         base["tokens_told"] = False
-    return told
+    return has_tokens
 
 
 def _nothing(tuned: TunedCommand) -> str:

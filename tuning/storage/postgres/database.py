@@ -54,20 +54,20 @@ class Address:
         return f"Address({self.shown})"
 
 
-def address(given: str) -> Address:
+def address(text: str) -> Address:
     """An address from what a person gives.
 
     Raises:
         InputError: it is none of PostgreSQL.
     """
     try:
-        parts = urlsplit(given)
-        known = parts.scheme in SCHEMES and (parts.path.strip("/") or "dbname" in parts.query)
+        parts = urlsplit(text)
+        is_address = parts.scheme in SCHEMES and (parts.path.strip("/") or "dbname" in parts.query)
         _ = parts.port
     except ValueError:
-        known = False
-    if not known:
-        raise InputError("storage", _hide_password(given), f"is no address of a database; give {_EXAMPLE}")
+        is_address = False
+    if not is_address:
+        raise InputError("storage", _hide_password(text), f"is no address of a database; give {_EXAMPLE}")
     query = parse_qsl(parts.query)
     secrets = [parts.password or "", *(value for name, value in query if name == "password")]
     place = parts.netloc.rpartition("@")
@@ -75,14 +75,14 @@ def address(given: str) -> Address:
     netloc = f"{user}@{place[2]}" if user else place[2]
     open_query = urlencode([(name, value) for name, value in query if name != "password"], safe="/")
     shown = f"postgresql://{netloc}{parts.path}" + (f"?{open_query}" if open_query else "")
-    url = f"postgresql:{given.partition(':')[2]}"
+    url = f"postgresql:{text.partition(':')[2]}"
     both = {text for secret in secrets for text in (secret, unquote(secret)) if text}
     return Address(url, shown, tuple(sorted(both, key=len, reverse=True)))
 
 
-def _hide_password(given: str) -> str:
+def _hide_password(url: str) -> str:
     """What was given, up to where a password may begin."""
-    return given.partition(":")[0][:20] + (":..." if ":" in given else "")
+    return url.partition(":")[0][:20] + (":..." if ":" in url else "")
 
 
 CONNECT_SECONDS = 3
@@ -179,10 +179,12 @@ class Database:
         if self._connection is None:
             if self.pinned or self._closed or time.monotonic() < self._next_try:
                 raise UnreachableError(self._reason)
-            known = {"connect_timeout": CONNECT_SECONDS, "tcp_user_timeout": 10_000, "options": _OPTIONS}
+            defaults = {"connect_timeout": CONNECT_SECONDS, "tcp_user_timeout": 10_000, "options": _OPTIONS}
             try:
                 url, name = self.address.url, "workbench"
-                self._connection = self._driver.connect(url, autocommit=True, application_name=name, **known)
+                self._connection = self._driver.connect(
+                    url, autocommit=True, application_name=name, **defaults
+                )
             except self._driver.Error as error:
                 raise self._note_failure(error) from None
             self._since, self._wait = time.monotonic(), FIRST_WAIT_SECONDS
@@ -257,15 +259,15 @@ class DatabaseControllers(StudyControllers):
     def _look(self) -> list[Member]:
         rows = self._database.ask(_LOOK, self._study)
         names = ("host", "pid", "start_time", "answered_before", "since_unix")
-        here, found = socket.gethostname(), list[Member]()
+        this_host, members = socket.gethostname(), list[Member]()
         self._silent = []
         for *values, silent_seconds in rows:
             member = dict(zip(names, values, strict=True))
-            if member["host"] == here:
-                found += [member] if ownership.alive(member) else []
+            if member["host"] == this_host:
+                members += [member] if ownership.alive(member) else []
             else:
-                (found if silent_seconds < FRESH_SECONDS else self._silent).append(member)
-        return found
+                (members if silent_seconds < FRESH_SECONDS else self._silent).append(member)
+        return members
 
     def _is_here(self, member: Member) -> bool:
         return same(member, self.me)

@@ -44,14 +44,14 @@ class Outbox:
     def _read(self) -> list[tuple[str, str]]:
         if not self._path.exists():
             return []
-        found = []
+        lines = []
         for piece in self._path.read_bytes().split(b"\n"):
             try:
                 identity, text = json.loads(piece)
             except ValueError:  # half-written by a controller that died
                 continue
-            found.append((str(identity), str(text)))
-        return found
+            lines.append((str(identity), str(text)))
+        return lines
 
 
 #: How often lines of others are looked for while a trial runs.

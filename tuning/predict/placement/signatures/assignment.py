@@ -41,44 +41,46 @@ def cheapest(operators: Sequence[Operator], price: Price) -> Assignment:
     if any(not operator.choices for operator in operators):
         raise ValueError("an operator without a way to run it")
     factors = _factors(operators, price)
-    left, decided = set(range(len(operators))), list[tuple[int, _Factor]]()
+    undecided, decided = set(range(len(operators))), list[tuple[int, _Factor]]()
     cost = 0.0
-    while left:
-        place = min(left, key=lambda one: (len(_neighbours(factors, one)), one))
+    while undecided:
+        place = min(undecided, key=lambda candidate: (len(_neighbours(factors, candidate)), candidate))
         near = [factor for factor in factors if place in factor.places]
         joined = _sum_factors(near)
         axis = joined.places.index(place)
         decided.append((place, joined))
-        rest = _Factor(tuple(one for one in joined.places if one != place), joined.costs.min(axis=axis))
+        reduced = _Factor(
+            tuple(other for other in joined.places if other != place), joined.costs.min(axis=axis)
+        )
         factors = [factor for factor in factors if place not in factor.places]
-        if rest.places:
-            factors.append(rest)
+        if reduced.places:
+            factors.append(reduced)
         else:
-            cost += float(rest.costs)
-        left.remove(place)
+            cost += float(reduced.costs)
+        undecided.remove(place)
     chosen = dict[int, int]()
     for place, table in reversed(decided):
-        index = tuple(slice(None) if one == place else chosen[one] for one in table.places)
+        index = tuple(slice(None) if other == place else chosen[other] for other in table.places)
         chosen[place] = int(np.argmin(table.costs[index]))
     return Assignment(tuple(chosen[place] for place in range(len(operators))), cost)
 
 
 def _factors(operators: Sequence[Operator], price: Price) -> list[_Factor]:
-    found = list[_Factor]()
+    factors = list[_Factor]()
     for place, operator in enumerate(operators):
-        own = [price.own(operator, choice) for choice in operator.choices]
-        found.append(_Factor((place,), np.array(own)))
+        own_costs = [price.own(operator, choice) for choice in operator.choices]
+        factors.append(_Factor((place,), np.array(own_costs)))
         for number, other in enumerate(operator.inputs):
             source = operators[other]
             costs = [
                 [
-                    price.edge(one.output, choice.inputs[number], source.bytes_, operator.forwards)
+                    price.edge(source_choice.output, choice.inputs[number], source.bytes_, operator.forwards)
                     for choice in operator.choices
                 ]
-                for one in source.choices
+                for source_choice in source.choices
             ]
-            found.append(_Factor((other, place), np.array(costs)))
-    return found
+            factors.append(_Factor((other, place), np.array(costs)))
+    return factors
 
 
 def _neighbours(factors: Sequence[_Factor], place: int) -> set[int]:

@@ -90,13 +90,13 @@ def _steps(
     """
     for place, axis in enumerate(axes):
         further_in = lies[place + 1 :]
-        for one in _ALL:
-            if one == lies[place] or {one, lies[place]} & {
+        for signature in _ALL:
+            if signature == lies[place] or {signature, lies[place]} & {
                 inner for inner in further_in if inner.kind == "split"
             }:
                 continue
             size = whole_bytes * size_beside(axes, lies, place)
             yield (
-                (*lies[:place], one, *further_in),
-                axis.cost(bytes_between(lies[place], one, size, axis.ranks)),
+                (*lies[:place], signature, *further_in),
+                axis.cost(bytes_between(lies[place], signature, size, axis.ranks)),
             )

@@ -59,7 +59,9 @@ class MeshSignatures(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; signatures as papers write them."""
-        lies = {part: [str(one) for one in found] for part, found in self.matrices.items()}
+        lies = {
+            part: [str(signature) for signature in signatures] for part, signatures in self.matrices.items()
+        }
         return {
             "axes": self.axes,
             "matrices": lies,
@@ -84,20 +86,24 @@ class Comparison(NamedTuple):
     @property
     def runnable(self) -> list[MeshSignatures]:
         """What the engine can run, as it stands first, the others by what they take."""
-        others = [one for one in (self.listed, *self.moved) if one and one.settings != self.now.settings]
-        return [self.now, *sorted(others, key=lambda one: one.seconds)]
+        others = [
+            candidate
+            for candidate in (self.listed, *self.moved)
+            if candidate and candidate.settings != self.now.settings
+        ]
+        return [self.now, *sorted(others, key=lambda candidate: candidate.seconds)]
 
     @property
     def best(self) -> MeshSignatures:
         """That takes the least time of those that can be run; as it stands, if none takes noticeably less."""
-        least = min(self.runnable, key=lambda one: one.seconds)
+        least = min(self.runnable, key=lambda candidate: candidate.seconds)
         return least if least.seconds < (1 - LEAST_SAVED) * self.now.seconds else self.now
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
             "now": self.now.as_dict(),
-            "others": [one.as_dict() for one in self.runnable[1:]],
+            "others": [candidate.as_dict() for candidate in self.runnable[1:]],
             "mixed": self.mixed and self.mixed.as_dict(),
         }
 
@@ -150,29 +156,32 @@ def compare(config: RunConfig, target: Target) -> Comparison | None:
     if layout.tp > 1:
         split = _as_run(config.with_values({REPLICATED_KEY: None}), target, choose=False)
         listed = _as_run(config, target, choose=True)
-    asked = [_with_degrees(config, ranks // tp, tp) for tp in range(1, ranks + 1) if ranks % tp == 0]
-    moved = tuple(_as_run(one, target, choose=True) for one in asked if one is not None)
-    found = Comparison(now, split, listed, moved, _mixed(config, target))
-    pays = found.mixed is not None and found.mixed.seconds < (1 - LEAST_SAVED) * found.best.seconds
-    return found if pays else found._replace(mixed=None)
+    configs = [_with_degrees(config, ranks // tp, tp) for tp in range(1, ranks + 1) if ranks % tp == 0]
+    moved = tuple(_as_run(changed, target, choose=True) for changed in configs if changed is not None)
+    comparison = Comparison(now, split, listed, moved, _mixed(config, target))
+    pays = (
+        comparison.mixed is not None
+        and comparison.mixed.seconds < (1 - LEAST_SAVED) * comparison.best.seconds
+    )
+    return comparison if pays else comparison._replace(mixed=None)
 
 
 def _with_degrees(config: RunConfig, dp: int, tp: int) -> RunConfig | None:
     """None where a rule forbids it, and for the degrees that it has."""
     if tp == config.parallel.tp:
         return None
-    asked = config.with_values(dict(zip(DEGREES, (dp, tp), strict=True)) | {REPLICATED_KEY: None})
-    return None if any(True for _ in problems(asked)) else asked
+    changed = config.with_values(dict(zip(DEGREES, (dp, tp), strict=True)) | {REPLICATED_KEY: None})
+    return None if any(True for _ in problems(changed)) else changed
 
 
 def _as_run(config: RunConfig, target: Target, choose: bool) -> MeshSignatures:
     """By data over dp and by sequences and matrices over tp; with its own replicated matrices, or the best."""
     layout = layout_of(config)
     uses = tuple(use for use, size in ((DATA, layout.inner), (TENSOR, layout.tp)) if size > 1)
-    found = _solved(config, target, uses, choose)
-    whole = [part for part, lies in found.matrices.items() if layout.tp > 1 and lies[-1].kind == "broadcast"]
+    solved = _solved(config, target, uses, choose)
+    whole = [part for part, lies in solved.matrices.items() if layout.tp > 1 and lies[-1].kind == "broadcast"]
     settings = dict(zip(DEGREES, (layout.dp, layout.tp), strict=True))
-    return found._replace(settings=settings | {REPLICATED_KEY: whole or None})
+    return solved._replace(settings=settings | {REPLICATED_KEY: whole or None})
 
 
 def _mixed(config: RunConfig, target: Target) -> MeshSignatures | None:
@@ -184,8 +193,8 @@ def _mixed(config: RunConfig, target: Target) -> MeshSignatures | None:
     if layout.tp == 1 or layout.zero_stage or config.batch.micro_batch % layout.tp:
         return None
     uses = (*((DATA,) if layout.inner > 1 else ()), AxisUse(BATCH))
-    found = _solved(config, target, uses, choose=True)
-    return found if len({lies[-1].kind for lies in found.matrices.values()}) > 1 else None
+    solved = _solved(config, target, uses, choose=True)
+    return solved if len({lies[-1].kind for lies in solved.matrices.values()}) > 1 else None
 
 
 def _solved(config: RunConfig, target: Target, uses: Uses, choose: bool) -> MeshSignatures:
@@ -212,20 +221,20 @@ def _links(config: RunConfig, target: Target) -> dict[str, Link]:
     """What a ring over an axis has. Stages of a pipeline send at the same time, so each has a share of the starts."""
     layout, constants = layout_of(config), target.calibrated.constants
     links, devices = target.machine(config.precision).links, np.asarray(float(target.devices_per_node))
-    found = {}
+    links_by_axis = {}
     for name, ranks, apart in (("tp", layout.tp, 1), ("dp", layout.inner, layout.tp)):
         group = reach_on_nodes(devices, np.asarray(float(ranks)), np.asarray(float(apart)))
         start = float(tree_start(group, constants)) / layout.pp
-        found[name] = Link(start, float(ring_rate(group, links, constants)))
-    return found
+        links_by_axis[name] = Link(start, float(ring_rate(group, links, constants)))
+    return links_by_axis
 
 
 def _with_list(graph: Graph, whole: Collection[str]) -> Graph:
     """With matrices whole on the innermost axis as listed, and the others split."""
 
-    def as_listed(one: Operator) -> tuple[Choice, ...]:
-        asked = one.name in whole
-        return tuple(c for c in one.choices if c.matrix and (c.matrix[-1] == REPLICATED) == asked)
+    def as_listed(operator: Operator) -> tuple[Choice, ...]:
+        is_whole = operator.name in whole
+        return tuple(c for c in operator.choices if c.matrix and (c.matrix[-1] == REPLICATED) == is_whole)
 
     operators = [
         replace(operator, choices=as_listed(operator)) if operator.name in PARTS else operator

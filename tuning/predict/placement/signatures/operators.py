@@ -43,7 +43,7 @@ class OperatorSharding:
     def divides(self) -> bool:
         """Whether each rank computes only its part."""
         lies = [*self.inputs, self.output, *((self.matrix,) if self.matrix else ())]
-        return any(one.kind == "split" for one in lies)
+        return any(signature.kind == "split" for signature in lies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,9 @@ class Price:
         self, source: Signatures, target: Signatures, whole_bytes: float, forwards: float = 1.0
     ) -> float:
         """Of a tensor on its way to an operator, ``forwards`` times, and of its gradient on the way back."""
-        there = boxing_cost(self.axes, source, target, whole_bytes)
+        forth = boxing_cost(self.axes, source, target, whole_bytes)
         back = boxing_cost(self.axes, of_gradient(target), of_gradient(source), whole_bytes)
-        return forwards * there + back
+        return forwards * forth + back
 
     def own(self, operator: Operator, choice: Choice) -> float:
         """Computation, what the choice sends by itself, and the gradient of the matrix."""
@@ -141,9 +141,9 @@ class Price:
 
 def of_gradient(lies: Signatures) -> Signatures:
     """How the gradient of a tensor that lies so does."""
-    return tuple(one.of_gradient for one in lies)
+    return tuple(signature.of_gradient for signature in lies)
 
 
 def _tokens(lies: Signatures) -> Signatures:
     """How something lies that has the tokens of an activation, but not its width."""
-    return tuple(REPLICATED if one == WIDTH else one for one in lies)
+    return tuple(REPLICATED if signature == WIDTH else signature for signature in lies)

@@ -21,8 +21,8 @@ _VARIABLE = "OMP_NUM_THREADS"
 
 def _threads(command: Invocation) -> int | None:
     """torchrun gives ranks one thread each where nobody said how many."""
-    given = command.variables.get(_VARIABLE) or os.environ.get(_VARIABLE, "")
-    return int(given) if given.isdigit() and int(given) else 1 if command.ranks > 1 else None
+    threads = command.variables.get(_VARIABLE) or os.environ.get(_VARIABLE, "")
+    return int(threads) if threads.isdigit() and int(threads) else 1 if command.ranks > 1 else None
 
 
 def _with_threads(command: Invocation, value: Value) -> Invocation:

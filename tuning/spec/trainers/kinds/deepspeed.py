@@ -24,10 +24,10 @@ def _inzero_file(key: str, usual: Value) -> dict[str, object]:
         word = zero_file(command)
         if word is None:
             return None
-        found: object = command.document(word)
+        document: object = command.document(word)
         for part in key.split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        return found if isinstance(found, bool | int | float) else usual if found is None else None
+            document = document.get(part) if isinstance(document, Mapping) else None
+        return document if isinstance(document, bool | int | float) else usual if document is None else None
 
     def writes(command: Invocation, value: Value) -> Invocation:
         word = zero_file(command)
@@ -63,8 +63,8 @@ DS_SIZE, DS_TIMES = "train_micro_batch_size_per_gpu", "gradient_accumulation_ste
 
 def _ds_number(command: Invocation, key: str) -> int | None:
     word = zero_file(command)
-    found = (command.document(word) or {}).get(key) if word else None
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
+    value = (command.document(word) or {}).get(key) if word else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _ds_sequences(command: Invocation) -> int:

@@ -32,10 +32,10 @@ PER_DEVICE, ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation
 def _hf_value(command: Invocation, name: str, usual: Value) -> Value:
     place = command.json_argument
     if place is not None:
-        found = (command.document(place) or {}).get(name)
-        return usual if found is None else found
-    found = flag(f"--{name}")(command)
-    return found if found is not None else True if command.has(f"--{name}") else usual
+        value = (command.document(place) or {}).get(name)
+        return usual if value is None else value
+    value = flag(f"--{name}")(command)
+    return value if value is not None else True if command.has(f"--{name}") else usual
 
 
 def _with_hf(command: Invocation, changes: Mapping[str, Value]) -> Invocation:
@@ -56,9 +56,9 @@ def _with_micro_batch(command: Invocation, value: Value) -> Invocation:
     """Accumulation follows, so that a step keeps its sequences; a DeepSpeed file has to say the same."""
     times = _sequences(command) // count(value)
     word = zero_file(command)
-    there = (command.document(word) or {}) if word else {}
+    document = (command.document(word) or {}) if word else {}
     again = {
-        key: new for key, new in ((DS_SIZE, value), (DS_TIMES, times)) if isinstance(there.get(key), int)
+        key: new for key, new in ((DS_SIZE, value), (DS_TIMES, times)) if isinstance(document.get(key), int)
     }
     command = _with_hf(command, {PER_DEVICE: value, ACCUMULATION: times})
     return command.with_document(word, again) if word and again else command
@@ -85,8 +85,8 @@ def _distributed_type(command: Invocation) -> str:
 
 
 def _fsdp(command: Invocation) -> bool:
-    found = _hf_value(command, "fsdp", "")
-    return bool(found) and str(found).lower() != "false"
+    value = _hf_value(command, "fsdp", "")
+    return bool(value) and str(value).lower() != "false"
 
 
 def _with_fsdp(command: Invocation, value: Value) -> Invocation:
@@ -117,7 +117,7 @@ def _offered_fsdp(command: Invocation, cores: int) -> list[bool]:
 
 def _hf_tokens(command: Invocation) -> Tokens:
     lengths = (command.number(option) for option in ("--block_size", "--max_seq_length", "--max_length"))
-    return _sequences(command) * command.ranks, next((one for one in lengths if one), None)
+    return _sequences(command) * command.ranks, next((length for length in lengths if length), None)
 
 
 def _hf_for_trials(command: Invocation) -> Invocation:
@@ -154,7 +154,7 @@ HUGGING_FACE = TrainerKind(
     "Hugging Face Trainer",
     knows=lambda command: (
         "TrainingArguments" in command.script
-        or (command.has(f"--{PER_DEVICE}") and any(command.has(one) for one in _OF_HF))
+        or (command.has(f"--{PER_DEVICE}") and any(command.has(option) for option in _OF_HF))
     ),
     lines=(BAR,),
     arguments=(

@@ -41,11 +41,11 @@ def toml_file(command: Invocation) -> str | None:
 
 def recipe(command: Invocation) -> tuple[str, str] | None:
     """The module and the name of its recipe, if it has one."""
-    found = [
+    options = [
         command.options.value(option) or (command.variable(name) if command.is_shell else None)
         for option, name in (("--module", "MODULE"), ("--config", "CONFIG"))
     ]
-    module, name = found
+    module, name = options
     return (module, name) if module and name else None
 
 
@@ -103,7 +103,14 @@ def _tree(path: Path) -> ast.Module | None:
 
 
 def _function(tree: ast.Module, name: str) -> ast.FunctionDef | None:
-    return next((one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == name), None)
+    return next(
+        (
+            statement
+            for statement in tree.body
+            if isinstance(statement, ast.FunctionDef) and statement.name == name
+        ),
+        None,
+    )
 
 
 class _Recipe:
@@ -129,14 +136,16 @@ class _Recipe:
         return {}
 
     def _assign(self, target: ast.expr, value: ast.expr, by_name: dict[str, Settings]) -> None:
-        who, key = _path(target)
+        name, key = _path(target)
         if not key:
-            by_name[who] = self._value(value, by_name)
-        elif who in by_name:
-            known = by_name[who]
-            for one in [one for one in known if one == key or one.startswith(f"{key}.")]:
-                del known[one]
-            known |= _section(key, value)
+            by_name[name] = self._value(value, by_name)
+        elif name in by_name:
+            settings = by_name[name]
+            for setting in [
+                setting for setting in settings if setting == key or setting.startswith(f"{key}.")
+            ]:
+                del settings[setting]
+            settings |= _section(key, value)
 
     def _value(self, node: ast.expr | None, by_name: dict[str, Settings]) -> Settings:
         """What a name, another recipe, or a call with sections as its keywords stands for."""
@@ -149,43 +158,43 @@ class _Recipe:
                 return self._other(node.func.id)
             if _function(self._tree, node.func.id) is not None:
                 return {}  # what it makes of its arguments is not known
-        found: Settings = {}
+        settings: Settings = {}
         for keyword in node.keywords:
             if keyword.arg:
-                found |= _section(keyword.arg, keyword.value)
-        return found
+                settings |= _section(keyword.arg, keyword.value)
+        return settings
 
     def _other(self, name: str) -> Settings:
         if _function(self._tree, name) is not None:
             return self.settings(name)
         for node in self._tree.body:
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                for one in node.names:
-                    if (one.asname or one.name) == name:
-                        return _of_recipe(node.module, one.name, self._roots, self._depth)
+                for imported in node.names:
+                    if (imported.asname or imported.name) == name:
+                        return _of_recipe(node.module, imported.name, self._roots, self._depth)
         return {}
 
 
 def _section(key: str, node: ast.expr) -> Settings:
     """A plain value, or those of a section: ``training=TrainingConfig(steps=10)`` as training.steps."""
     if isinstance(node, ast.Call):
-        found: Settings = {}
+        settings: Settings = {}
         for keyword in node.keywords:
             if keyword.arg:
-                found |= _section(f"{key}.{keyword.arg}", keyword.value)
-        return found
-    known, value = _plain(node)
-    return {key: value} if known else {}
+                settings |= _section(f"{key}.{keyword.arg}", keyword.value)
+        return settings
+    is_plain, value = _plain(node)
+    return {key: value} if is_plain else {}
 
 
 def _plain(node: ast.expr) -> tuple[bool, Any]:
     """Whether it is known, and what it is; whole numbers may be computed, such as 8 * 2048."""
     if isinstance(node, ast.BinOp) and type(node.op) in _COMPUTED:
-        (one, left), (other, right) = _plain(node.left), _plain(node.right)
-        whole = one and other and type(left) is int and type(right) is int
-        if not whole or (isinstance(node.op, ast.FloorDiv) and right == 0):
+        (left_plain, left_value), (right_plain, right_value) = _plain(node.left), _plain(node.right)
+        whole = left_plain and right_plain and type(left_value) is int and type(right_value) is int
+        if not whole or (isinstance(node.op, ast.FloorDiv) and right_value == 0):
             return False, None
-        return True, _COMPUTED[type(node.op)](left, right)
+        return True, _COMPUTED[type(node.op)](left_value, right_value)
     try:
         return True, ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -198,10 +207,12 @@ def _forget(node: ast.stmt, by_name: dict[str, Settings]) -> None:
         targets = inner.targets if isinstance(inner, ast.Assign) else []
         if isinstance(inner, ast.AugAssign | ast.AnnAssign):
             targets = [inner.target]
-        for who, key in map(_path, targets):
-            known = by_name.get(who, {})
-            for one in [one for one in known if not key or one == key or one.startswith(f"{key}.")]:
-                del known[one]
+        for name, key in map(_path, targets):
+            settings = by_name.get(name, {})
+            for setting in [
+                setting for setting in settings if not key or setting == key or setting.startswith(f"{key}.")
+            ]:
+                del settings[setting]
 
 
 def _path(node: ast.expr) -> tuple[str, str]:

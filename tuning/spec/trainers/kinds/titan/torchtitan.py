@@ -37,20 +37,20 @@ def _value(command: Invocation, option: str) -> Value | None:
     text = command.value(option)
     if text is not None:
         return read(text)
-    found = config_file.settings(command).get(option.removeprefix("--"))
-    return found if isinstance(found, bool | int | float | str) else None
+    value = config_file.settings(command).get(option.removeprefix("--"))
+    return value if isinstance(value, bool | int | float | str) else None
 
 
 def _number(command: Invocation, option: str) -> int | None:
     """A whole number above 0; torchtitan has -1 for what follows from others."""
-    found = _value(command, option)
-    return found if type(found) is int and found > 0 else None
+    value = _value(command, option)
+    return value if type(value) is int and value > 0 else None
 
 
 def _option(option: str, usual: Value | None = None) -> Callable[[Invocation], Value | None]:
     def reads(command: Invocation) -> Value | None:
-        found = _value(command, option)
-        return usual if found is None else found
+        value = _value(command, option)
+        return usual if value is None else value
 
     return reads
 
@@ -70,10 +70,10 @@ def _with_option(command: Invocation, option: str, *value: str) -> Invocation:
 
 def _titan_model_ranks(command: Invocation, values: Mapping[str, Value]) -> int:
     others = ("--parallelism.pipeline_parallel_degree", "--parallelism.context_parallel_degree")
-    found = count(values.get("tensor_parallel", _number(command, _TITAN_TP) or 1))
+    tensor_parallel = count(values.get("tensor_parallel", _number(command, _TITAN_TP) or 1))
     for option in others:
-        found *= _number(command, option) or 1
-    return found
+        tensor_parallel *= _number(command, option) or 1
+    return tensor_parallel
 
 
 def _titan_batch(today: Invocation, values: Mapping[str, Value]) -> str:
@@ -84,8 +84,8 @@ def _titan_batch(today: Invocation, values: Mapping[str, Value]) -> str:
     data = today.ranks // ranks
     copies, shards = _number(today, _COPIES) or 1, _number(today, _SHARDS)
     if data % copies or (shards and copies * shards != data):
-        asked = f"{_COPIES} {copies}" + (f" x {_SHARDS} {shards}" if shards else "")
-        return f"{asked} do not make {data} data ranks"
+        wording = f"{_COPIES} {copies}" + (f" x {_SHARDS} {shards}" if shards else "")
+        return f"{wording} do not make {data} data ranks"
     whole, size = _number(today, _WHOLE), count(values.get("micro_batch", _number(today, _LOCAL) or 1))
     if whole and whole % (size * data):
         return f"{_WHOLE} {whole} is no multiple of {size} x {data} data ranks"
@@ -109,11 +109,11 @@ def _titan_tokens(command: Invocation) -> Tokens:
 
 
 def _titan_for_trials(command: Invocation) -> Invocation:
-    known = config_file.settings(command)
+    settings = config_file.settings(command)
     command = _with_option(command, "--metrics.log_freq", "1")
     for option in _SAVES:
         command = command.with_switch(option, False)
-        if known.get(option.removeprefix("--")) is True:
+        if settings.get(option.removeprefix("--")) is True:
             section, _, name = option.partition(".")
             command = _with_option(command, f"{section}.no-{name.replace('_', '-')}")
     return command
