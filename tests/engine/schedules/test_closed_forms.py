@@ -13,8 +13,9 @@ from engine.schedules.closed_forms import (
     busy_seconds,
     idle_seconds,
 )
-from engine.schedules.registry import LOOP, SCHEDULES, V, plan, rank_of_stages
+from engine.schedules.registry import SCHEDULES, plan, rank_of_stages
 from engine.schedules.simulate import peak_in_flight, simulate
+from engine.schedules.stage_placement import LOOP, V
 from tests.engine.schedules.test_registry import grid
 from tests.support.engine.schedule_checker import Visits, visits
 

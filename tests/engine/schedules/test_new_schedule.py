@@ -20,8 +20,9 @@ from engine.run import run_folder
 from engine.schedules.actions import Action, Costs, Size, backward, forward
 from engine.schedules.algorithms import NoFormError, alternate
 from engine.schedules.closed_forms import idle_seconds, peak_in_flight
-from engine.schedules.registry import ONE, SCHEDULES, TWO, ScheduleFacts, StagePlacement, plan
+from engine.schedules.registry import ONE, SCHEDULES, TWO, ScheduleFacts, plan
 from engine.schedules.simulate import simulate
+from engine.schedules.stage_placement import StagePlacement
 from profilers.records.reader import RunRecords
 from profilers.records.schema import StepSample
 from tests import reference

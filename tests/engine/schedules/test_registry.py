@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from engine.schedules.actions import Plan, Size, Work
 from engine.schedules.algorithms import rounds
-from engine.schedules.registry import LOOP, SCHEDULES, StagePlacement, V, plan
+from engine.schedules.registry import SCHEDULES, plan
 from engine.schedules.simulate import peak_in_flight
+from engine.schedules.stage_placement import LOOP, StagePlacement, V
 from profilers.records.operations import OPERATIONS
 from tests.support.engine.schedule_checker import problems
 
