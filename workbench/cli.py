@@ -95,8 +95,8 @@ app.add_typer(tune.live_app)
 app.add_typer(export.app)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
         from importlib.metadata import version
 
         print(version("training-workbench"))
@@ -168,6 +168,8 @@ def one_line(text: str) -> str:
 def report_unexpected(error: Exception) -> int:
     """One line for a mistake of ours, and where the traceback is."""
 
-    kept = keep_traceback(error)
-    say(f"error: {type(error).__name__}: {one_line(str(error))} (not your mistake; details in {kept})")
+    traceback_file = keep_traceback(error)
+    say(
+        f"error: {type(error).__name__}: {one_line(str(error))} (not your mistake; details in {traceback_file})"
+    )
     return ENDED_BADLY

@@ -249,14 +249,14 @@ def _fields_at(root: type[BaseModel], path: list[str]) -> list[str]:
     sections = [root]
     for part in path:
         if not part.isdigit():  # one of a list is what the list is of
-            sections = [section for section_ in sections for section in _sections(section_, part)]
+            sections = [section for outer in sections for section in _sections(outer, part)]
     return [name for section in sections for name in section.model_fields]
 
 
 def _field_at(root: type[BaseModel], path: list[str]) -> FieldInfo | None:
     sections = [root]
     for part in path[:-1]:
-        sections = [section for section_ in sections for section in _sections(section_, part)]
+        sections = [section for outer in sections for section in _sections(outer, part)]
     return next(
         (section.model_fields[path[-1]] for section in sections if path[-1] in section.model_fields), None
     )

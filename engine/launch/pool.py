@@ -121,9 +121,9 @@ class RankHosts:
         if self._lock is not None:
             return lasting
         registry.sweep()
-        lab_ = lab.make_process_lab(shape)
-        lab_.set_up()
-        return lab_
+        own_lab = lab.make_process_lab(shape)
+        own_lab.set_up()
+        return own_lab
 
 
 def call_without_stderr(make: Callable[[], dist.TCPStore]) -> dist.TCPStore:

@@ -92,7 +92,7 @@ class Planner:
         rows = store.gather(f"{step}.rows", self._rows(settings, prices))
         choice = store.broadcast(f"{step}.plan", lambda: self._choice(rows))
         plan = Plan(settings.method, settings.value, choice["layers"])
-        mine = [self._bytes(plan_, prices) for plan_ in (NO_PLAN, self._rank.plan, plan)]
+        mine = [self._bytes(candidate, prices) for candidate in (NO_PLAN, self._rank.plan, plan)]
         totals = store.gather(f"{step}.bytes", mine)
         uniform, before, after = store.broadcast(f"{step}.total", lambda: means(totals))
         if config.plan_alpha >= 1 and after >= uniform:

@@ -190,7 +190,7 @@ def _has_begun(folder: Path, order: str) -> bool:
     """Whether ranks have agreed on a step for an order, or for a later one."""
     number, _ = progress.last_announcement(folder)
     earlier_orders = [commands.read(folder, earlier) for earlier in range(1, number + 1)]
-    return any(order_ is not None and order_.id == order for order_ in earlier_orders)
+    return any(earlier is not None and earlier.id == order for earlier in earlier_orders)
 
 
 def result_of_order(folder: Path, replies: list[RankReply], ranks: int) -> tuple[bool | None, str]:

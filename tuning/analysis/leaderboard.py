@@ -250,7 +250,7 @@ def _last_loss(state: StudyState, trial: Trial, file: StudyFile) -> Trial:
     space = file.search_space
     mine = space.base_values | trial.config
     later = [check for check in loss_checks(state) if check.number >= trial.number]
-    same = [trial_ for trial_ in later if loses_alike(space.base_values | trial_.config, mine)]
+    same = [candidate for candidate in later if loses_alike(space.base_values | candidate.config, mine)]
     return same[-1] if same else trial
 
 

@@ -183,7 +183,7 @@ def _forecast_batch(configs: Sequence[RunConfig], target: Target, precision: str
     outputs = columns(cases, target, precision)
     footprints = [footprint.largest(config) for config in configs]
     beside = [headroom.rank_overhead(config, target.on_cpu) for config in configs]
-    counted = np.array([footprint_.total_bytes for footprint_ in footprints], np.float64)
+    counted = np.array([largest.total_bytes for largest in footprints], np.float64)
     needs = room_of(counted, target, headroom.overhead_columns(beside))
     peak = float(target.machine(precision).device.peak)
     return [

@@ -278,22 +278,22 @@ def _of_values(
     state: StudyState, space: Space, tell: Callable[[float], None]
 ) -> tuple[ModelEffects, FittedModel | None]:
     trials = data.measured_trials(state)
-    effects_ = ModelEffects(trials=len(trials), r_squared=None, unit="percent")
+    answer = ModelEffects(trials=len(trials), r_squared=None, unit="percent")
     if len(trials) < MINIMUM_TRIALS_OF_MODEL:
         few = f"needs {MINIMUM_TRIALS_OF_MODEL} measured trials; there are {len(trials)}"
-        return replace(effects_, reason=few), None
+        return replace(answer, reason=few), None
     points = [data.knobs_at(space, trial) for trial in trials]
     logarithms = np.log([trial.value or 1.0 for trial in trials])
     fitted = _fit(space, points, logarithms)
     if fitted is None or not np.ptp(logarithms):
-        return replace(effects_, reason="every trial had the same knobs or the same value"), None
+        return replace(answer, reason="every trial had the same knobs or the same value"), None
     score = fitted.found.r_squared
     if score < LEAST_R_SQUARED:
         poor = _poor(f"an R^2 of {score:.2f}", LEAST_R_SQUARED)
-        return replace(effects_, r_squared=score, reason=poor), None
+        return replace(answer, r_squared=score, reason=poor), None
     knobs, pairs = explain(fitted.found, fitted.columns, points, percent, tell)
     error = float(percent(np.array(fitted.found.error)))
-    return replace(effects_, knobs=knobs, pairs=pairs, r_squared=score, error_percent=error), fitted
+    return replace(answer, knobs=knobs, pairs=pairs, r_squared=score, error_percent=error), fitted
 
 
 def _of_failures(
@@ -301,19 +301,19 @@ def _of_failures(
 ) -> tuple[ModelEffects, FittedModel | None]:
     outcomes = data.judged_trials(state)
     bad = sum(1 for _, failed in outcomes if failed)
-    effects_ = ModelEffects(trials=len(outcomes), failed=bad, auc=None, unit="percentage points")
+    answer = ModelEffects(trials=len(outcomes), failed=bad, auc=None, unit="percentage points")
     if min(bad, len(outcomes) - bad) < MINIMUM_OF_EACH:
         few = f"needs {MINIMUM_OF_EACH} trials that failed and as many that ran; {bad} of {len(outcomes)} failed"
-        return replace(effects_, reason=few), None
+        return replace(answer, reason=few), None
     points = [data.knobs_at(space, trial) for trial, _ in outcomes]
     fitted = _fit(space, points, np.array([float(failed) for _, failed in outcomes]))
     if fitted is None:
-        return replace(effects_, reason="every trial had the same knobs"), None
+        return replace(answer, reason="every trial had the same knobs"), None
     score = fitted.found.auc
     if score < LEAST_AUC:
-        return replace(effects_, auc=score, reason=_poor(f"an AUC of {score:.2f}", LEAST_AUC)), None
+        return replace(answer, auc=score, reason=_poor(f"an AUC of {score:.2f}", LEAST_AUC)), None
     knobs, pairs = explain(fitted.found, fitted.columns, points, points_of_chance, tell)
-    return replace(effects_, knobs=knobs, pairs=pairs, auc=score), fitted
+    return replace(answer, knobs=knobs, pairs=pairs, auc=score), fitted
 
 
 def _poor(score: str, least: float) -> str:

@@ -27,8 +27,8 @@ class Importance:
 
 def importance_of(result: Mapping[str, Any] | None) -> Importance | None:
     """Of a study's result as its file has it; None where it tells none."""
-    document_ = (result or {}).get("importance")
-    return msgspec.convert(document_, Importance) if document_ else None
+    importance = (result or {}).get("importance")
+    return msgspec.convert(importance, Importance) if importance else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,10 +74,15 @@ def _of_a_command(space: Space) -> Tries:
     now = today.get(size.key) if size else None
     if size and isinstance(now, int | float):
         larger = sorted(
-            (size_ for size_ in size.grid() if isinstance(size_, int | float) and size_ > now), reverse=True
+            (
+                candidate
+                for candidate in size.grid()
+                if isinstance(candidate, int | float) and candidate > now
+            ),
+            reverse=True,
         )
-        for size_ in larger[:2]:
-            tries += _tries(space, today | {size.key: size_}, "a larger micro-batch, all else as it is")
+        for candidate in larger[:2]:
+            tries += _tries(space, today | {size.key: candidate}, "a larger micro-batch, all else as it is")
     return tries
 
 

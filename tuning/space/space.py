@@ -25,10 +25,10 @@ Cases = tuple[Point, ...]
 def cases(points: Points) -> Cases:
     """Every layout with the values that decide which other knobs act; none comes twice."""
     named = (dict(zip(points.layout_keys, degrees, strict=True)) for degrees in points.layouts)
-    cases_ = [points.layout_part(values) for values in named]
+    partial = [points.layout_part(values) for values in named]
     for key in (key for key in points.deciding if key in points.by_key):
-        cases_ = [case | {key: value} for case in cases_ for value in _values(points, case, key)]
-    return tuple(cases_)
+        partial = [case | {key: value} for case in partial for value in _values(points, case, key)]
+    return tuple(partial)
 
 
 def count_combinations(points: Points, deciding: Cases) -> int:

@@ -471,11 +471,11 @@ def _check_learning(file: StudyFile) -> None:
     if GLOBAL_BATCH in keys and "batch.accumulation" in keys:
         remedy = "batch.accumulation is turned, too, and makes the global batch; keep one of them"
         raise InputError(f"space.{GLOBAL_BATCH}", str(keys[GLOBAL_BATCH]), remedy)
-    knob_ = next((knob for key, knob in keys.items() if facts_of(key).alters_learning), None)
-    if knob_ is not None and not file.in_time:
+    altering = next((knob for key, knob in keys.items() if facts_of(key).alters_learning), None)
+    if altering is not None and not file.in_time:
         remedy = "changes what is learned of a token, so only studies of a time to a loss "
         remedy += "(objective: {time_to_loss: ..}) or of {loss_at_seconds: ..} turn it; set it in base"
-        raise InputError(f"space.{knob_.key}", str(knob_), remedy)
+        raise InputError(f"space.{altering.key}", str(altering), remedy)
 
 
 def _check_quality(file: StudyFile) -> None:

@@ -40,11 +40,11 @@ class ChoicePrediction:
     @property
     def line(self) -> str:
         """``messages of a step by the rates of links: 30.0 ms, 120.0 ms with ranks at 0,2,1,3``."""
-        said = [
-            words.seconds(one) if self.unit == "s" else f"{one:.3g} {self.unit}"
-            for one in (self.value, self.other)
+        texts = [
+            words.seconds(amount) if self.unit == "s" else f"{amount:.3g} {self.unit}"
+            for amount in (self.value, self.other)
         ]
-        return f"{self.what}: {said[0]}, {said[1]} {self.instead}"
+        return f"{self.what}: {texts[0]}, {texts[1]} {self.instead}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,9 @@ class AutomaticChoice:
     @property
     def reason(self) -> str:
         """What speaks for it."""
-        return "; ".join(one.line for one in (self.foretold, self.measured) if one is not None)
+        return "; ".join(
+            prediction.line for prediction in (self.foretold, self.measured) if prediction is not None
+        )
 
 
 def line(pick: AutomaticChoice) -> str:
@@ -108,10 +110,10 @@ def explain_choices(result: StudyResult, file: StudyFile | None, home: Path) -> 
     )
     keys = [key for key in turned if space.is_active(key, best.config)]
     config = space.config(best.config)
-    found = [_pick(key, result, best, space, _predict_gain(key, config, space)) for key in keys]
+    choices = [_pick(key, result, best, space, _predict_gain(key, config, space)) for key in keys]
     if BLOCK_ACTIONS in best.resolved:
-        found.append(_pick(BLOCK_ACTIONS, result, best, space, _plan_foretold(home, best)))
-    return found
+        choices.append(_pick(BLOCK_ACTIONS, result, best, space, _plan_foretold(home, best)))
+    return choices
 
 
 def _pick(
@@ -136,40 +138,40 @@ def _value_text(key: str, row: Entry | Measurement, space: Space) -> str:
     if not space.is_active(key, row.config):
         return words.NOTHING
     if value is None:
-        said = facts_of(key).unset
+        text = facts_of(key).unset
     else:
-        said = ",".join(map(str, value)) if isinstance(value, list) else words.value(value)
-    return f"{said} ({AUTO})" if row.config.get(key) == AUTO else said
+        text = ",".join(map(str, value)) if isinstance(value, list) else words.value(value)
+    return f"{text} ({AUTO})" if row.config.get(key) == AUTO else text
 
 
-def actions(found: Sequence[str]) -> str:
+def actions(letters: Sequence[str]) -> str:
     """Of the model's blocks, from first to last: ``2 disk, 6 keep``."""
-    return ", ".join(f"{len(list(alike))} {action}" for action, alike in groupby(found))
+    return ", ".join(f"{len(list(alike))} {action}" for action, alike in groupby(letters))
 
 
 def _compare_with_others(
     key: str, result: StudyResult, best: Entry, space: Space
 ) -> ChoiceMeasurement | None:
-    own = next((row for row in result.trials if row.number == best.trial), None)
+    winner_row = next((row for row in result.trials if row.number == best.trial), None)
     value = _value(key, best, space)
     others = [
         row
         for row in result.trials
         if row.value is not None and space.is_active(key, row.config) and _value(key, row, space) != value
     ]
-    if own is None or own.value is None or not others:
+    if winner_row is None or winner_row.value is None or not others:
         return None
     same = {key, "parallel.dp"} if key in WORLD_DEGREES else {key}
     alike = [row for row in others if _differs_in(row, best, space) <= same]
     other: TrialRow = max(alike or others, key=lambda row: row.ranking)
-    mine, theirs = (result.aim.words(row.value) for row in (own, other))
+    mine, theirs = (result.aim.words(row.value) for row in (winner_row, other))
     return ChoiceMeasurement(mine, theirs, other.number, _value_text(key, other, space), bool(alike))
 
 
 def _differs_in(row: TrialRow, best: Entry, space: Space) -> set[str]:
     """Keys that act in both."""
     keys = row.config.keys() & best.config.keys()
-    acting = {key for key in keys if all(space.is_active(key, one.config) for one in (row, best))}
+    acting = {key for key in keys if all(space.is_active(key, trial.config) for trial in (row, best))}
     return {key for key in acting if row.config[key] != best.config[key]}
 
 
@@ -182,15 +184,19 @@ def _predict_gain(key: str, config: RunConfig, space: Space) -> ChoicePrediction
 
     if key == PLACEMENT:
         plain = space.base.parallel.placement
-        seconds, other = (message_seconds(one) for one in (config, config.with_values({key: plain})))
+        seconds, other = (
+            message_seconds(layout_config) for layout_config in (config, config.with_values({key: plain}))
+        )
         if seconds is None or other is None or plain == config.parallel.placement:
             return None
         instead = f"with ranks at {','.join(map(str, plain))}" if plain else "with ranks in order"
         return ChoicePrediction("messages of a step by the rates of links", seconds, other, instead, "s")
     if key == STAGE_LAYERS and config.schedule.stage_layers and config.schedule.chunks == 1:
-        seconds, other = (slowest_stage_layers(one) for one in (config, config.with_values({key: None})))
-        what = "the longest stage computes, its head counted"
-        return ChoicePrediction(what, seconds, other, "with even stages", "layers")
+        seconds, other = (
+            slowest_stage_layers(layout_config) for layout_config in (config, config.with_values({key: None}))
+        )
+        label = "the longest stage computes, its head counted"
+        return ChoicePrediction(label, seconds, other, "with even stages", "layers")
     return None
 
 
@@ -201,6 +207,6 @@ def _plan_foretold(home: Path, best: Entry) -> ChoicePrediction | None:
     if not rows:
         return None
     row = max(rows, key=lambda row: row["uniform_seconds"] / row["micro_batch_seconds"])
-    what = f"forward and backward of a micro-batch on stage {row['stage']}"
+    label = f"forward and backward of a micro-batch on stage {row['stage']}"
     instead = f"with {row['uniform']} for all its blocks, the fastest such that fits"
-    return ChoicePrediction(what, row["micro_batch_seconds"], row["uniform_seconds"], instead, "s")
+    return ChoicePrediction(label, row["micro_batch_seconds"], row["uniform_seconds"], instead, "s")

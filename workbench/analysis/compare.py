@@ -151,11 +151,11 @@ def find_runs(home: Path, texts: Sequence[str]) -> list[Target]:
     """
     if not FEWEST <= len(texts) <= MOST:
         raise InputError("ids", " ".join(texts), f"takes {FEWEST} to {MOST} runs or trials")
-    found = [run_of(home, text) for text in texts]
-    twice = next((target.id for at, target in enumerate(found) if target in found[:at]), None)
+    targets = [run_of(home, text) for text in texts]
+    twice = next((target.id for at, target in enumerate(targets) if target in targets[:at]), None)
     if twice is not None:
         raise InputError("ids", twice, "is named twice; give each run once")
-    return found
+    return targets
 
 
 def run_of(home: Path, text: str) -> Target:
@@ -202,7 +202,7 @@ def _side(view: RunView, first: RunView) -> Side:
     )
     wanted = first.summary.tokens_per_step if first.summary else None
     losses = [loss for loss in summary.losses if loss is not None] if summary else []
-    said = annotations_of(view.folder)
+    annotations = annotations_of(view.folder)
     return Side(
         id=view.id,
         study=view.labels.get("study"),
@@ -222,8 +222,8 @@ def _side(view: RunView, first: RunView) -> Side:
         mfu=summary.mfu if summary else None,
         last_loss=losses[-1] if losses else None,
         validation_loss=summary.validation_loss if summary else None,
-        note=said.note,
-        tags=said.tags,
+        note=annotations.note,
+        tags=annotations.tags,
     )
 
 
@@ -246,15 +246,18 @@ def _phases(views: Sequence[RunView], sides: Sequence[Side]) -> list[Row]:
 
 def _collectives(views: Sequence[RunView], sides: Sequence[Side]) -> list[CollectiveRow]:
     """The longest first, by the run in which it is longest."""
-    found = [
+    rows_of_sides = [
         {(row.operation, row.axis): row for row in view.summary.communication} if view.summary else {}
         for view in views
     ]
     rows = []
-    for operation, axis in dict.fromkeys(key for one in found for key in one):
-        own = [one.get((operation, axis)) for one in found]
+    for operation, axis in dict.fromkeys(key for rows_by_key in rows_of_sides for key in rows_by_key):
+        rows_of_key = [rows_by_key.get((operation, axis)) for rows_by_key in rows_of_sides]
         seconds, exposed, size = (
-            [_scale(getattr(row, name) if row else None, side) for row, side in zip(own, sides, strict=True)]
+            [
+                _scale(getattr(row, name) if row else None, side)
+                for row, side in zip(rows_of_key, sides, strict=True)
+            ]
             for name in ("seconds", "exposed_seconds", "bytes")
         )
         rows.append(CollectiveRow(operation, axis, seconds, exposed, size))
@@ -279,11 +282,11 @@ def _tokens(summary: RunSummary, steps: Sequence[int]) -> list[int | None]:
         return [None] * len(steps)
     last = list(grown.values())[-1].new if grown else 1
     batch = next(iter(grown.values())).old if grown else 1
-    taken = (steps[0] if steps else 0) * batch
+    tokens_before = (steps[0] if steps else 0) * batch
     for step in steps:
         batch = grown[step].new if step in grown else batch
-        taken += batch
-        tokens.append(taken * size // last)
+        tokens_before += batch
+        tokens.append(tokens_before * size // last)
     return tokens
 
 
@@ -303,14 +306,16 @@ def _pair(home: Path, first: RunView, other: RunView) -> Pair:
 
 def _by_steps(first: RunView, other: RunView) -> Pair:
     """From the rounds of one run each: what changes from one run to the next is not in this interval."""
-    found = [measure(view.summary, Aim()) if view.summary else None for view in (other, first)]
-    if found[0] is None or found[1] is None or not (found[0].samples and found[1].samples):
-        missing = " and ".join(view.id for view, one in zip((other, first), found, strict=True) if not one)
+    measured = [measure(view.summary, Aim()) if view.summary else None for view in (other, first)]
+    if measured[0] is None or measured[1] is None or not (measured[0].samples and measured[1].samples):
+        missing = " and ".join(
+            view.id for view, value in zip((other, first), measured, strict=True) if not value
+        )
         line = f"{missing or other.id} measured no rate yet"
         return Pair(other.id, first.id, None, None, None, "undecided", "nothing", 0, line)
-    told = comparison.compare(found[0].samples, found[1].samples, _SEED)
-    ratio = told.ratio
-    return Pair(other.id, first.id, ratio.value, ratio.low, ratio.high, told.verdict, "steps")
+    compared = comparison.compare(measured[0].samples, measured[1].samples, _SEED)
+    ratio = compared.ratio
+    return Pair(other.id, first.id, ratio.value, ratio.low, ratio.high, compared.verdict, "steps")
 
 
 def _in_turns(home: Path, first: RunView, other: RunView) -> Pair | None:

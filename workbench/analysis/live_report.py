@@ -155,8 +155,8 @@ def report_live_study(folder: Path, result: StudyResult) -> LiveReport | None:
     if saved is not None and result.baseline is not None:
         invested = _lost_seconds(windows, slow, result.baseline.trial) + timeline.undone_seconds
         invested += _lost_since(after, timeline, saved + timeline.lost) if measuring else 0.0
-    kept = None if untuned is None else untuned - timeline.seconds
-    turned = changes_of([home / name for name in names], now.keys() & live_parts().keys(), timeline, kept)
+    gains = None if untuned is None else untuned - timeline.seconds
+    turned = changes_of([home / name for name in names], now.keys() & live_parts().keys(), timeline, gains)
     if untuned is not None and (share := _baseline_error(result)) is not None:
         turned = [_with_baseline_s(row, timeline, untuned, share) for row in turned]
     changes, since = turned, None
@@ -178,7 +178,7 @@ def report_live_study(folder: Path, result: StudyResult) -> LiveReport | None:
         invested_seconds=invested,
         repeated_seconds=float(timeline.lost.sum()),
         break_even_step=_break_even(timeline, saved),
-        windows=[replace(row, saved_seconds=one) for row, one in zip(windows, slow, strict=True)],
+        windows=[replace(row, saved_seconds=seconds) for row, seconds in zip(windows, slow, strict=True)],
         over=result.over,
         measuring=measuring,
         since=since,
@@ -189,10 +189,10 @@ def report_live_study(folder: Path, result: StudyResult) -> LiveReport | None:
 
 def _baseline_error(result: StudyResult) -> float | None:
     """How far the baseline's rate reaches to each side, as a share of it; None where that is not known."""
-    own = result.baseline
-    if own is None or not own.value or own.low is None or own.high is None:
+    row = result.baseline
+    if row is None or not row.value or row.low is None or row.high is None:
         return None
-    return (own.high - own.low) / 2 / own.value
+    return (row.high - row.low) / 2 / row.value
 
 
 def _with_baseline_s(row: ValueChange, timeline: Timeline, untuned: Floats, share: float) -> ValueChange:
@@ -219,10 +219,10 @@ class _Levels:
     """
 
     def __init__(self, windows: Sequence[WindowRow]) -> None:
-        told = [row for row in windows if row.leader_level and not row.undone]
-        first = [row for row in windows[:1] if row not in told]
-        self._places = [(row.first + row.end) / 2 for row in (*first, *told)]
-        self._logs = [math.log(row.leader_level or 1.0) for row in (*first, *told)]
+        levels = [row for row in windows if row.leader_level and not row.undone]
+        first = [row for row in windows[:1] if row not in levels]
+        self._places = [(row.first + row.end) / 2 for row in (*first, *levels)]
+        self._logs = [math.log(row.leader_level or 1.0) for row in (*first, *levels)]
 
     def interpolate(self, steps: np.ndarray[Any, Any]) -> Floats:
         """Of each of these steps."""
@@ -237,8 +237,8 @@ class _Levels:
 
 def _windows(home: Path, result: StudyResult) -> list[WindowRow]:
     """In the order in which they were measured."""
-    found = []
-    for row in sorted((*result.trials, *result.confirmations), key=lambda one: one.number):
+    windows = []
+    for row in sorted((*result.trials, *result.confirmations), key=lambda trial: trial.number):
         covered = (run_folder.read_json(home / (row.run or "") / run_folder.STATUS) or {}).get("window")
         if row.run and covered:
             where = covered["run"], covered["first"], covered["end"]
@@ -247,7 +247,7 @@ def _windows(home: Path, result: StudyResult) -> list[WindowRow]:
             value = row.value, row.low, row.high, None, increase
             window = WindowRow(row.number, row.confirms, row.label, *where, row.outcome or "", *value, *more)
             learned = learning(row, row.validation_loss, row.reference_loss, row.steps)
-            found.append(
+            windows.append(
                 replace(
                     window,
                     checks_loss=row.source == CHECK,
@@ -260,7 +260,7 @@ def _windows(home: Path, result: StudyResult) -> list[WindowRow]:
                     over_baseline=row.over_baseline if isinstance(row, TrialRow) else None,
                 )
             )
-    return found
+    return windows
 
 
 def _increase(loss: float | None, usual: float | None) -> float | None:
@@ -316,8 +316,9 @@ def _untuned_times(timeline: Timeline, base: float, levels: _Levels, after: int,
     early = timeline.steps < after
     untuned: Floats = base * np.where(early, levels.interpolate(timeline.steps), 1.0)
     if gain is not None:
-        own = timeline.seconds[~early]
-        untuned[~early] = own + (gain.ratio - 1) * _gain_seconds(own, _usual(base, levels, after, gain), gain)
+        own_seconds = timeline.seconds[~early]
+        gained = _gain_seconds(own_seconds, _usual(base, levels, after, gain), gain)
+        untuned[~early] = own_seconds + (gain.ratio - 1) * gained
     return untuned
 
 
@@ -346,13 +347,13 @@ def _gain_since(
     last = int(timeline.steps[-1]) + 1
     if gained is not None:
         counted = float(_gain_seconds(seconds, gained[1], gained[0]).sum())
-        saved, *ends = (None if one is None else counted * (one - 1) for one in _three(gained[0]))
+        saved, *ends = (None if ratio is None else counted * (ratio - 1) for ratio in _three(gained[0]))
         return RecentGain(first, last, saved or 0.0, ends[0], ends[1])
-    found, count = mean_interval(seconds), len(seconds)
-    saved, half = count * (base - found.value), None
+    interval, count = mean_interval(seconds), len(seconds)
+    saved, half = count * (base - interval.value), None
     share = _baseline_error(result)
-    if found.low is not None and found.high is not None and share is not None:
-        half = count * math.hypot((found.high - found.low) / 2, base * share)
+    if interval.low is not None and interval.high is not None and share is not None:
+        half = count * math.hypot((interval.high - interval.low) / 2, base * share)
     ends = [None, None] if half is None else [saved - half, saved + half]
     return RecentGain(first, last, saved, ends[0], ends[1])
 
@@ -391,11 +392,11 @@ def _lost_seconds(windows: Sequence[WindowRow], saved: Sequence[float | None], b
     told by the run, with the baseline's steps that others were compared with.
     """
     others = (
-        one
-        for row, one in zip(windows, saved, strict=True)
+        seconds
+        for row, seconds in zip(windows, saved, strict=True)
         if not row.undone and baseline not in (row.trial, row.confirms)
     )
-    return sum(max(0.0, -(one or 0.0)) for one in others)
+    return sum(max(0.0, -(seconds or 0.0)) for seconds in others)
 
 
 def _end_of_search(windows: Sequence[WindowRow]) -> int:
@@ -485,15 +486,15 @@ def since_words(since: RecentGain) -> str:
 
 def lines(report: LiveReport) -> list[str]:
     """What ``tune`` and ``show`` print of it."""
-    found = [f"run {report.run}: {run_progress(report)}"]
+    text = [f"run {report.run}: {run_progress(report)}"]
     if report.saved_seconds is not None:
         even = "not yet" if report.break_even_step is None else f"at step {report.break_even_step:,}"
-        found.append(
+        text.append(
             f"tuning: {_seconds(report.invested_seconds)} invested in {several(len(report.windows), 'windows')}, "
             f"{_seconds(report.saved_seconds)} saved so far; break-even {even}"
         )
     if report.over:
-        found.append(f"the search ended: {report.over}")
+        text.append(f"the search ended: {report.over}")
     if report.since is not None:
-        found.append(since_words(report.since))
-    return found
+        text.append(since_words(report.since))
+    return text

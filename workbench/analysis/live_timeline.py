@@ -66,7 +66,7 @@ class ValueChange:
 
 
 def timeline_of(folders: Sequence[Path]) -> Timeline:
-    known: dict[int, float] = {}
+    seconds_by_step: dict[int, float] = {}
     lost, undone = defaultdict[int, float](float), defaultdict[int, float](float)
     for folder in folders:
         records = RunRecords(folder / run_folder.RECORDS)
@@ -74,14 +74,19 @@ def timeline_of(folders: Sequence[Path]) -> Timeline:
         if not len(joined.steps):
             continue
         first = int(joined.steps[0])
-        lost[first] += sum(seconds for step, seconds in known.items() if step >= first)
+        lost[first] += sum(seconds for step, seconds in seconds_by_step.items() if step >= first)
         for event in records.events(0):
             if event.kind == UNDONE_EVENT:
                 undone[int(event.data["step"])] += float(event.data["seconds"])
-        known = {step: seconds for step, seconds in known.items() if step < first}
-        known |= dict(zip(joined.steps.tolist(), wall_seconds(joined).tolist(), strict=True))
-    steps, seconds = np.array(list(known), np.int64), np.array(list(known.values()), float)
-    died, back = (np.array([each.get(step, 0.0) for step in known], float) for each in (lost, undone))
+        seconds_by_step = {step: seconds for step, seconds in seconds_by_step.items() if step < first}
+        seconds_by_step |= dict(zip(joined.steps.tolist(), wall_seconds(joined).tolist(), strict=True))
+    steps, seconds = (
+        np.array(list(seconds_by_step), np.int64),
+        np.array(list(seconds_by_step.values()), float),
+    )
+    died, back = (
+        np.array([by_step.get(step, 0.0) for step in seconds_by_step], float) for by_step in (lost, undone)
+    )
     return Timeline(steps, seconds, died + back, back)
 
 
@@ -96,25 +101,27 @@ def changes_of(
     """Of all runs, without what a run did twice: the last one that did a step counts. One that was started again has
     its own values of these ``keys`` from its first step on.
     """
-    known: dict[int, list[_ManualValue]] = {}
+    values_by_step: dict[int, list[_ManualValue]] = {}
     for folder in folders:
         records = RunRecords(folder / run_folder.RECORDS)
         rows, first = change_rows(records), _first_step(records)
-        known = {step: told for step, told in known.items() if step < first}
+        values_by_step = {
+            step: manual_values for step, manual_values in values_by_step.items() if step < first
+        }
         if folder != folders[0] and first < math.inf:
-            known[int(first)] = [
+            values_by_step[int(first)] = [
                 _ManualValue(key, value, AGAIN) for key, value in _began_with(folder, keys).items()
             ]
         for row in rows:
-            known.setdefault(row.step, []).append(_ManualValue(row.key, row.new, str(row.by)))
-    steps = sorted(known)
+            values_by_step.setdefault(row.step, []).append(_ManualValue(row.key, row.new, str(row.by)))
+    steps = sorted(values_by_step)
     ends = [*steps[1:], int(timeline.steps[-1]) + 1 if len(timeline.steps) else 0]
-    found = []
+    changes = []
     for step, end in zip(steps, ends, strict=False):
         inside = (timeline.steps >= step) & (timeline.steps < end)
-        values = {told.key: told.value for told in known[step]}
-        found.append(ValueChange(step, end, values, known[step][-1].by, *_sum(saved, inside)))
-    return found
+        values = {manual_value.key: manual_value.value for manual_value in values_by_step[step]}
+        changes.append(ValueChange(step, end, values, values_by_step[step][-1].by, *_sum(saved, inside)))
+    return changes
 
 
 #: Neighbours are put together until there are so many numbers at the most.
@@ -129,8 +136,8 @@ def _sum(
         return None, None, None
     mine = saved[inside]
     groups = np.array_split(mine, min(len(mine), _GROUPS))
-    found = mean_interval([float(group.mean()) for group in groups])
-    ends = [None if one is None else one * len(mine) for one in (found.low, found.high)]
+    interval = mean_interval([float(group.mean()) for group in groups])
+    ends = [None if end is None else end * len(mine) for end in (interval.low, interval.high)]
     return float(mine.sum()), ends[0], ends[1]
 
 

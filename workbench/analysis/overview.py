@@ -131,7 +131,7 @@ def study_now(view: StudyView, document: StudyDocument) -> CurrentStudy:
         unit=aim.unit,
         gain=gain,
         gain_line=_gain_line(result),
-        now=[CurrentTrial(one.number, one.run, labels.get(one.number, "")) for one in under_way],
+        now=[CurrentTrial(trial.number, trial.run, labels.get(trial.number, "")) for trial in under_way],
         failed=_count_failures(result),
     )
 
@@ -154,10 +154,10 @@ def _gain_line(result: StudyResult) -> str:
 def _seconds_left(result: StudyResult, at_a_time: int) -> float | None:
     """Of the search, by the mean length of its last trials."""
     took = [row.seconds for row in result.trials if row.outcome != "running" and row.seconds]
-    left = result.trials_total - result.trials_done
-    if not took or left <= 0:
+    trials_left = result.trials_total - result.trials_done
+    if not took or trials_left <= 0:
         return None
-    return left * fmean(took[-_RECENT_TRIALS:]) / max(1, at_a_time)
+    return trials_left * fmean(took[-_RECENT_TRIALS:]) / max(1, at_a_time)
 
 
 def run_now(home: Path, row: RunRow, now: float) -> CurrentRun:
@@ -167,36 +167,38 @@ def run_now(home: Path, row: RunRow, now: float) -> CurrentRun:
     ranks = progress.read_all(folder)
     step, budget = min((rank.step for rank in ranks), default=0), train.get("seconds")
     steps = 0 if budget else int(train.get("steps") or 0)
-    left, done = None, step / steps if steps else None
+    seconds_left, done = None, step / steps if steps else None
     if budget and row.started_unix:
-        left = max(0.0, row.started_unix + budget - now)
-        done = 1 - left / budget
+        seconds_left = max(0.0, row.started_unix + budget - now)
+        done = 1 - seconds_left / budget
     elif steps and row.started_unix and step >= _FEWEST_STEPS:
-        left = max(0.0, (steps - step) * (now - row.started_unix) / step)
+        seconds_left = max(0.0, (steps - step) * (now - row.started_unix) / step)
         limit = train.get("timeout_seconds")
-        left = min(left, max(0.0, row.started_unix + limit - now)) if limit else left
+        seconds_left = min(seconds_left, max(0.0, row.started_unix + limit - now)) if limit else seconds_left
     share = None if done is None else min(1.0, max(0.0, done))
-    return CurrentRun(row.id, dict(row.layout), row.world_size, step, steps, left, share)
+    return CurrentRun(row.id, dict(row.layout), row.world_size, step, steps, seconds_left, share)
 
 
 def problems(
     home: Path, run_rows: Sequence[RunRow], study_rows: Sequence[StudyRow], now: float
 ) -> list[Problem]:
     """What somebody should look at, the most pressing first."""
-    found = [*_hanging(home, run_rows), *_cut_off(study_rows), *_full(home), *_ended_badly(run_rows, now)]
-    return found[:_SHOWN_PROBLEMS]
+    rows = [*_hanging(home, run_rows), *_cut_off(study_rows), *_full(home), *_ended_badly(run_rows, now)]
+    return rows[:_SHOWN_PROBLEMS]
 
 
 def _hanging(home: Path, rows: Sequence[RunRow]) -> list[Problem]:
     """A hang that was noticed and is still being looked at."""
-    found = []
+    problems_found = []
     for row in rows:
         if row.state not in ("running", "starting"):
             continue
         hang = run_folder.RunStatus.from_folder(home / row.id).hang
         if hang is not None and hang.reason:
-            found.append(Problem(f"{row.id} hangs: {hang.reason}", "look at its ranks", "run", row.id))
-    return found
+            problems_found.append(
+                Problem(f"{row.id} hangs: {hang.reason}", "look at its ranks", "run", row.id)
+            )
+    return problems_found
 
 
 def _cut_off(rows: Sequence[StudyRow]) -> list[Problem]:
@@ -243,12 +245,14 @@ def overview(home: Path, run_rows: Sequence[RunRow], study_rows: Sequence[StudyR
     now = time.time()
     going = [row.name for row in study_rows if row.state in HELD]
     ended = [row.name for row in study_rows if row.name not in going]
-    found = [one for name in going if (one := _study(load, name)) is not None]
-    last = next((one for name in ended[:3] if not found and (one := _study(load, name)) is not None), None)
+    studies_now = [one for name in going if (one := _study(load, name)) is not None]
+    last = next(
+        (one for name in ended[:3] if not studies_now and (one := _study(load, name)) is not None), None
+    )
     active = [row for row in run_rows if row.state in ("running", "starting") and not row.study]
     return Overview(
         home=str(home),
-        studies=found,
+        studies=studies_now,
         runs=[run_now(home, row, now) for row in active],
         problems=problems(home, run_rows, study_rows, now),
         last=last,

@@ -58,9 +58,9 @@ def parse_target(text: str) -> Target:
 
 def record_of_home(home: Path) -> Record:
     """How predictions of this machine held for the runs of a home; the reason where nothing can be compared."""
-    found = find_calibration(home)
-    if found.calibration is None:
-        return Record([], reason=f"this machine has no calibration that holds: {found.reason}")
+    calibration = find_calibration(home)
+    if calibration.calibration is None:
+        return Record([], reason=f"this machine has no calibration that holds: {calibration.reason}")
     target = target_of(home, None, None, None, with_runs=False)
     runs = finished_runs.read_finished_runs(run_folders(home), home / finished_runs.KEPT)
-    return record_of(runs, target, found.calibration.fingerprint)
+    return record_of(runs, target, calibration.calibration.fingerprint)

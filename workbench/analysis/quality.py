@@ -30,16 +30,16 @@ def report(home: Path, view: RunView, chosen: RunView | None = None) -> dict[str
     if chosen is not None:
         check(chosen.id, values, values_of(chosen.folder))
     baseline = find(home, view, values) if chosen is None else chosen
-    own, exact = rows_of(view), [] if baseline is None else rows_of(baseline)
+    own_rows, exact = rows_of(view), [] if baseline is None else rows_of(baseline)
     return {
         "run": view.id,
         "lossy": lossy(values),
         "baseline": None if baseline is None else baseline.id,
         "command": command(home, view, values) if baseline is None else None,
-        "curve": [dict(row) for row in own],
+        "curve": [dict(row) for row in own_rows],
         "baseline_curve": [dict(row) for row in exact],
-        "compared": compare_quality(own, exact, _tokens(values)),
-        "notes": _notes(view, own, values, baseline),
+        "compared": compare_quality(own_rows, exact, _tokens(values)),
+        "notes": _notes(view, own_rows, values, baseline),
     }
 
 
@@ -63,8 +63,8 @@ def find(home: Path, view: RunView, values: Mapping[str, Any]) -> RunView | None
     wanted, best = arithmetic(values), tuple[int, RunView | None]((0, None))
     steps = {row["step"] for row in rows_of(view)}
     for folder in runs.run_folders(home):
-        found = values_of(folder)
-        if lossy(found) or arithmetic(found) != wanted:
+        quality = values_of(folder)
+        if lossy(quality) or arithmetic(quality) != wanted:
             continue
         candidate = runs.load(folder)
         common = len(steps & {row["step"] for row in rows_of(candidate)})
@@ -79,8 +79,8 @@ def check(name: str, values: Mapping[str, Any], baseline: Mapping[str, Any]) -> 
     Raises:
         InputError: it is lossy itself, or it learned something else.
     """
-    if found := lossy(baseline):
-        raise InputError("--baseline", name, f"is not exact: {_settings_text(found)}")
+    if lossy_settings := lossy(baseline):
+        raise InputError("--baseline", name, f"is not exact: {_settings_text(lossy_settings)}")
     for key, value in values.items():
         if decides_learning(key) and baseline.get(key) != value:
             remedy = (
@@ -96,25 +96,25 @@ def command(home: Path, view: RunView, values: Mapping[str, Any]) -> str:
     return f"workbench train {view.folder / run_folder.CONFIG} --home {home} {words}"
 
 
-def compare_quality(own: Sequence[Row], exact: Sequence[Row], tokens: int) -> dict[str, Any] | None:
+def compare_quality(own_rows: Sequence[Row], exact: Sequence[Row], tokens: int) -> dict[str, Any] | None:
     """Both after the last number of tokens at which both were measured, and what each needed for the worse of the two
     losses there; None if there is no such number.
     """
-    there = {row["step"]: row for row in exact}
-    common = [row for row in own if row["step"] in there]
+    exact_by_step = {row["step"]: row for row in exact}
+    common = [row for row in own_rows if row["step"] in exact_by_step]
     if not common:
         return None
-    here, beside = common[-1], there[common[-1]["step"]]
-    target = max(here["loss"], beside["loss"])
+    last_own, beside = common[-1], exact_by_step[common[-1]["step"]]
+    target = max(last_own["loss"], beside["loss"])
     return {
-        "step": here["step"],
-        "tokens": here["step"] * tokens,
-        "loss": here["loss"],
+        "step": last_own["step"],
+        "tokens": last_own["step"] * tokens,
+        "loss": last_own["loss"],
         "baseline_loss": beside["loss"],
-        "increase": here["loss"] / beside["loss"] - 1,
-        "times_fewer_bytes": _ratio(beside["wire_bytes"], here["wire_bytes"]),
+        "increase": last_own["loss"] / beside["loss"] - 1,
+        "times_fewer_bytes": _ratio(beside["wire_bytes"], last_own["wire_bytes"]),
         "target_loss": target,
-        "seconds_to_target": seconds_to(own, target),
+        "seconds_to_target": seconds_to(own_rows, target),
         "baseline_seconds_to_target": seconds_to(exact, target),
     }
 
@@ -129,15 +129,15 @@ def _tokens(values: Mapping[str, Any]) -> int:
 
 
 def _notes(
-    view: RunView, own: Sequence[Row], values: Mapping[str, Any], baseline: RunView | None
+    view: RunView, own_rows: Sequence[Row], values: Mapping[str, Any], baseline: RunView | None
 ) -> list[str]:
-    found = []
-    if not own:
-        found.append("no loss on held-out text was recorded; train.validation_batches has to be 1 or more")
-    elif len(own) == 1:
-        found.append("one loss alone, at the end; train.validate_every=N takes it after every N steps, too")
+    lines = []
+    if not own_rows:
+        lines.append("no loss on held-out text was recorded; train.validation_batches has to be 1 or more")
+    elif len(own_rows) == 1:
+        lines.append("one loss alone, at the end; train.validate_every=N takes it after every N steps, too")
     if view.changes:
-        found.append("values were changed while it went: see its changes")
+        lines.append("values were changed while it went: see its changes")
     if baseline is not None:
         beside, keys = arithmetic(values_of(baseline.folder)), arithmetic(values)
         other = [
@@ -145,12 +145,12 @@ def _notes(
             for key, value in keys.items()
             if beside.get(key) != value
         ]
-        found += (
+        lines += (
             [f"the baseline has {', '.join(other)}: seconds and bytes differ for that, too"] if other else []
         )
         if baseline.status.fingerprint != view.status.fingerprint:
-            found.append("the baseline ran on another machine or network: its seconds are not comparable")
-    return found
+            lines.append("the baseline ran on another machine or network: its seconds are not comparable")
+    return lines
 
 
 def _ratio(top: float | None, bottom: float | None) -> float | None:

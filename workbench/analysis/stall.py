@@ -135,7 +135,7 @@ def _stall(
     usual = float(np.median(last.seconds))
     if quiet <= max(LEAST_SECONDS, TIMES_MEDIAN * usual, TIMES_LONGEST * float(last.seconds.max())):
         return None
-    places = _places(ranks, here=_is_here(status))
+    places = _places(ranks, is_here=_is_here(status))
     patience = (config.get("train") or {}).get("step_timeout_seconds")
     return Stall(quiet, usual, _culprits(places), patience, places)
 
@@ -157,16 +157,18 @@ def _last_steps(steps: Mapping[int, Columns], recent: int) -> _LastSteps | None:
     step = min(int(columns["step"][-1]) for columns in written)
     behind = [columns for columns in written if int(columns["step"][-1]) == step]
     ended = max(float(columns["start_unix"][-1] + columns["step_seconds"][-1]) for columns in behind)
-    own = {name: behind[0][name][-recent:] for name in _STEP}
-    if len(own["step"]) < LEAST_STEPS:
+    step_fields = {name: behind[0][name][-recent:] for name in _STEP}
+    if len(step_fields["step"]) < LEAST_STEPS:
         return None
-    return _LastSteps(step, ended, own["step_seconds"] + np.nan_to_num(own["between_seconds"]))
+    return _LastSteps(
+        step, ended, step_fields["step_seconds"] + np.nan_to_num(step_fields["between_seconds"])
+    )
 
 
 def idle_seconds(snapshot: Snapshot) -> list[float | None]:
     """Of each of its ranks, while the run goes on: since when it stands where it is; None where no clock tells."""
-    here = snapshot.running and _is_here(snapshot.status)
-    return [rank.age_seconds if here and not rank.another_host else None for rank in snapshot.ranks]
+    is_here = snapshot.running and _is_here(snapshot.status)
+    return [rank.age_seconds if is_here and not rank.another_host else None for rank in snapshot.ranks]
 
 
 def _is_here(status: RunStatus) -> bool:
@@ -174,14 +176,14 @@ def _is_here(status: RunStatus) -> bool:
     return (status.owner or {}).get("host") == socket.gethostname()
 
 
-def _places(ranks: Sequence[RankProgress], *, here: bool) -> tuple[RankPlace, ...]:
-    stopped = stopped_processes([rank for rank in ranks if here and not rank.another_host], 0.0)
-    found = []
+def _places(ranks: Sequence[RankProgress], *, is_here: bool) -> tuple[RankPlace, ...]:
+    stopped = stopped_processes([rank for rank in ranks if is_here and not rank.another_host], 0.0)
+    places = []
     for rank in ranks:
-        near = here and not rank.another_host
+        near = is_here and not rank.another_host
         idle = rank.age_seconds if near else None
-        found.append(RankPlace(rank.rank, rank.step, rank.phase, idle, near and rank.pid in stopped))
-    return tuple(found)
+        places.append(RankPlace(rank.rank, rank.step, rank.phase, idle, near and rank.pid in stopped))
+    return tuple(places)
 
 
 def _culprits(places: Sequence[RankPlace]) -> tuple[int, ...]:
@@ -200,20 +202,20 @@ def _culprits(places: Sequence[RankPlace]) -> tuple[int, ...]:
 
 def sentence(stall: Stall) -> str:
     """For how long, who holds it up and who waits; and what ends it."""
-    said = f"No step has ended for {words.rough_duration(stall.seconds)} (usual: {words.seconds(stall.usual_seconds)})"
+    text = f"No step has ended for {words.rough_duration(stall.seconds)} (usual: {words.seconds(stall.usual_seconds)})"
     end = stall.patience_seconds
     after = "" if end is None else f". Ranks that do not move for {end:g} s end the run as hung"
-    return f"{said}: {_who(stall)}{after}."
+    return f"{text}: {_who(stall)}{after}."
 
 
 def _who(stall: Stall) -> str:
-    held = [place for place in stall.ranks if place.rank in stall.held_up_by]
+    holding = [place for place in stall.ranks if place.rank in stall.held_up_by]
     others = [place for place in stall.ranks if place.rank not in stall.held_up_by]
-    if not held:
+    if not holding:
         return f"all ranks are {_waiting(others)}, and which one holds up the others is not known"
     if len(others) > 1 and all(place.phase in WAITING for place in others):
-        return "; ".join([*_told(held), f"the others are {_waiting(others)}"])
-    return "; ".join(_told(held) + _told(others))
+        return "; ".join([*_told(holding), f"the others are {_waiting(others)}"])
+    return "; ".join(_told(holding) + _told(others))
 
 
 def _told(places: Sequence[RankPlace]) -> list[str]:

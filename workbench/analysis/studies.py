@@ -133,8 +133,8 @@ def run_to_export(home: Path, target: Target, study: StudyDocument | None = None
     if best and recommended and recommended.run != best.run:
         description = f"the run {run.id} that it recommends ({recommended.why}), not its fastest, {best.run}"
     view = runs.load(run.folder)
-    own = study if view.labels.get("study") == target.id else _study_of(home, view)
-    return RunToExport(view, own, description)
+    study_of_run = study if view.labels.get("study") == target.id else _study_of(home, view)
+    return RunToExport(view, study_of_run, description)
 
 
 def _study_of(home: Path, view: RunView) -> StudyDocument | None:
@@ -145,11 +145,11 @@ def _study_of(home: Path, view: RunView) -> StudyDocument | None:
         return None
 
 
-def _run_of(home: Path, target: Target, entry: Entry | None, which: str) -> Target:
+def _run_of(home: Path, target: Target, entry: Entry | None, role: str) -> Target:
     if entry is None or not entry.run:
         raise InputError("id", target.id, "this study has no measured trial yet; wait for one, or give a run")
     if not (home / entry.run).is_dir():
-        raise InputError("id", target.id, f"the folder of its {which} run {entry.run} is gone from {home}")
+        raise InputError("id", target.id, f"the folder of its {role} run {entry.run} is gone from {home}")
     return Target("run", entry.run, home / entry.run)
 
 
@@ -196,13 +196,13 @@ class FollowedStudy:
             self._latest = StudySnapshot(view, before.document if before and same else view_document(view))
             return self._latest
 
-    def more(self, what: str, signature: object, make: Callable[[], Result]) -> Result:
+    def more(self, question: str, signature: object, make: Callable[[], Result]) -> Result:
         """Something else that is worked out of the study, once for each signature; a document is its own."""
         with self._lock:
-            known = self._more.get(what)
-            if known is None or not _is_same(known[0], signature):
-                known = self._more[what] = (signature, make())
-            result: Result = known[1]
+            answer = self._more.get(question)
+            if answer is None or not _is_same(answer[0], signature):
+                answer = self._more[question] = (signature, make())
+            result: Result = answer[1]
             return result
 
 
@@ -226,8 +226,8 @@ class FollowedStudies:
     def study(self, folder: Path) -> FollowedStudy:
         """The study of a folder."""
         with self._lock:
-            found = self._known.setdefault(folder, FollowedStudy(folder))
+            followed = self._known.setdefault(folder, FollowedStudy(folder))
             self._known.move_to_end(folder)
             while len(self._known) > FOLLOWED:
                 self._known.popitem(last=False)
-            return found
+            return followed

@@ -15,14 +15,14 @@ from workbench.home.runs import RunView
 _OPTION = "--threshold"
 
 
-def thresholds_of(tree: dict[str, Any] | None, asked: dict[str, Any] | None = None) -> Thresholds:
+def thresholds_of(tree: dict[str, Any] | None, requested: dict[str, Any] | None = None) -> Thresholds:
     """Those of a run's configuration, with some asked for in their place.
 
     Raises:
         InputError: there is no such threshold, or it is no fraction.
     """
-    held = ((tree or {}).get("profile") or {}).get("thresholds") or {}
-    wanted = runconfig.parse({"profile": {"thresholds": held | (asked or {})}})
+    recorded = ((tree or {}).get("profile") or {}).get("thresholds") or {}
+    wanted = runconfig.parse({"profile": {"thresholds": recorded | (requested or {})}})
     return Thresholds(**wanted.profile.thresholds.model_dump())
 
 
@@ -45,8 +45,8 @@ def rejudge(view: RunView, texts: list[str], tree: dict[str, Any] | None) -> Run
         view = _with_findings(view)
     if view.summary is None:
         return view
-    found = view.summary.findings
-    summary = replace(view.summary, findings=rate(found, wanted), verdicts=judge(found, wanted))
+    findings = view.summary.findings
+    summary = replace(view.summary, findings=rate(findings, wanted), verdicts=judge(findings, wanted))
     return replace(view, summary=summary)
 
 
@@ -64,8 +64,10 @@ def _with_findings(view: RunView) -> RunView:
 def minor_verdicts(findings: list[Verdict], verdicts: list[Verdict]) -> list[Verdict]:
     """What has a share that is not above its threshold, the closest to it first."""
     over = {(verdict.name, verdict.axis) for verdict in verdicts}
-    under = [found for found in findings if found.share and (found.name, found.axis) not in over]
-    return sorted(under, key=lambda found: (found.share or 0.0) / (found.threshold or 1.0), reverse=True)
+    under = [finding for finding in findings if finding.share and (finding.name, finding.axis) not in over]
+    return sorted(
+        under, key=lambda finding: (finding.share or 0.0) / (finding.threshold or 1.0), reverse=True
+    )
 
 
 def usual() -> dict[str, float]:

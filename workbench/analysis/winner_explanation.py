@@ -86,7 +86,9 @@ def explain_winner(result: StudyResult, home: Path) -> WinnerExplanation | None:
     if best is None or (objective.single and not objective.learns):
         return None
     others = (("baseline", result.baseline), ("runner_up", result.runner_up))
-    role, other = next(((role, one) for role, one in others if one and one.config != best.config), ("", None))
+    role, other = next(
+        ((role, trial) for role, trial in others if trial and trial.config != best.config), ("", None)
+    )
     if other is None or not _is_shown(result, role, other):
         return None
     mine, theirs = (_mean_summary(home, _runs(result, entry)) for entry in (best, other))
@@ -120,7 +122,7 @@ def _runs(result: StudyResult, entry: Entry) -> list[str]:
 def compare(winner: Summary, other: Summary, name: str, other_name: str, role: str) -> WinnerExplanation:
     """Two summaries (``RunSummary.as_dict``) whose steps were measured."""
     tokens = winner["tokens_per_step"]
-    ranks, other_ranks = (one.get("world_size") or 1 for one in (winner, other))
+    ranks, other_ranks = (trial.get("world_size") or 1 for trial in (winner, other))
     factor = tokens / other["tokens_per_step"] * other_ranks / ranks
     mine, theirs = _parts(winner), _parts(other)
     parts = [
@@ -156,10 +158,10 @@ def line(why: WinnerExplanation) -> str:
         else f", for as many tokens on each of the other's {why.other_ranks:,} ranks"
     )
     several = f", means of {why.runs} and {why.other_runs} runs" if max(why.runs, why.other_runs) > 1 else ""
-    said = [
+    sentences = [
         f"Compared with {role} ({why.other}), a step of {why.tokens:,} tokens takes {took}{same}{several}"
     ]
-    said += list(_changes(why))
+    sentences += list(_changes(why))
     if (
         why.wire_bytes is not None
         and why.other_wire_bytes is not None
@@ -167,14 +169,14 @@ def line(why: WinnerExplanation) -> str:
     ):
         mine, theirs = (f"{size / 1e6:,.3g} MB" for size in (why.wire_bytes, why.other_wire_bytes))
         beside = ", as the other does" if mine == theirs else f" instead of {theirs}"
-        said.append(f"a rank sends {mine} a step{beside}")
+        sentences.append(f"a rank sends {mine} a step{beside}")
     if why.link and why.other_link:
-        said.append(
+        sentences.append(
             f"its busiest link ({why.link.interface}) is {words.percent(why.link.share)} used, the other's "
             f"({why.other_link.interface}) {words.percent(why.other_link.share)}"
             + (" and so full" if why.other_link.share >= FULL else "")
         )
-    return "; ".join(said) + "."
+    return "; ".join(sentences) + "."
 
 
 def _changes(why: WinnerExplanation) -> Iterator[str]:
@@ -221,7 +223,7 @@ def _mean_summary(home: Path, runs: Sequence[str]) -> Summary | None:
     """
     paths = [home / run / run_folder.SUMMARY for run in runs]
     read = [found for path in paths if (found := run_folder.read_json(path)) is not None]
-    summaries = [one for one in read if one.get("phases") and one.get("tokens_per_step")]
+    summaries = [summary for summary in read if summary.get("phases") and summary.get("tokens_per_step")]
     if not summaries:
         return None
     steps = [

@@ -47,11 +47,11 @@ def compare(
     from workbench.text.output import emit_json, result_console
 
     views = [add_numbers_so_far(runs.load(target.folder)) for target in find_runs(home, ids)]
-    found = compared(home, views)
+    comparison = compared(home, views)
     if json:
-        emit_json(found.as_dict())
+        emit_json(comparison.as_dict())
     else:
-        print_comparison(result_console(), found)
+        print_comparison(result_console(), comparison)
     return 0
 
 

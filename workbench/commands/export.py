@@ -77,21 +77,20 @@ def import_file(
     from workbench.text.output import emit_json, say
 
     values = assignments([*(sets or []), *(more or [])])
-    found = importing.read(file.expanduser(), form, ranks, values)
-    text = yaml.safe_dump(importing.tree(found.values), sort_keys=False)
+    imported = importing.read(file.expanduser(), form, ranks, values)
+    text = yaml.safe_dump(importing.tree(imported.values), sort_keys=False)
     if out is not None:
         importing.write(text, out.expanduser())
     if json:
-        emit_json(found.document() | {"out": None if out is None else str(out)})
+        emit_json(imported.document() | {"out": None if out is None else str(out)})
         return 0
-    for key, value in found.left_out.items():
+    for key, value in imported.left_out.items():
         say(f"left out: {key}={value} is no setting here")
     if out is None:
         print(text, end="")
     else:
-        print(
-            f"{file} ({found.format}, {several(found.ranks, 'ranks')}) is in {out}; try it with: workbench train {out}"
-        )
+        read_as = f"{imported.format}, {several(imported.ranks, 'ranks')}"
+        print(f"{file} ({read_as}) is in {out}; try it with: workbench train {out}")
     return 0
 
 
@@ -272,9 +271,9 @@ def import_study(
         return 0
     for line in done.notes:
         say(f"note: {line}")
-    here = f" ({done.runs_here_before} of them were here already)" if done.runs_here_before else ""
+    already = f" ({done.runs_here_before} of them were here already)" if done.runs_here_before else ""
     print(
-        f"{done.study}, {several(done.trials, 'trials')} and {several(done.runs, 'runs')}{here}, is in {home}"
+        f"{done.study}, {several(done.trials, 'trials')} and {several(done.runs, 'runs')}{already}, is in {home}"
     )
     print(f"continue it with: workbench tune {Path(done.folder) / STUDY_GIVEN}")
     return 0

@@ -80,16 +80,16 @@ def _measure_links(home: Path, path: Path, json: bool) -> int:
     from workbench.terminal.progress import CalibrateProgress
     from workbench.text.output import emit_json, result_console, stdout_for_results
 
-    asked = lab_of(path, "--links")
+    lab = lab_of(path, "--links")
     with stdout_for_results(), Interruption() as interruption, CalibrateProgress(interruption) as progress:
-        found = measure_lab(asked, progress.should_stop, progress.draw)
-    if found is None:
+        measured = measure_lab(lab, progress.should_stop, progress.draw)
+    if measured is None:
         return 1
-    host_links.save(home, found)
+    host_links.save(home, measured)
     if json:
-        emit_json(found.as_dict())
+        emit_json(measured.as_dict())
     else:
-        print_links(result_console(), found)
+        print_links(result_console(), measured)
     return 0
 
 

@@ -108,14 +108,14 @@ def _forecast(prediction: Forecast, where: PlacementReport | None, json: bool) -
     traffic = traffic_of(prediction.config, prediction.target)
     if json:
         mesh = compare(prediction.config, prediction.target)
-        told = {
+        details = {
             "placement": where and where.as_dict(),
             "traffic": traffic and traffic.as_dict(),
             "signatures": mesh and mesh.lists_as_dict(),
             "mesh_signatures": mesh and mesh.as_dict(),
             "mesh_signatures_reason": unknown(prediction.config),
         }
-        emit_json(prediction.as_dict() | told)
+        emit_json(prediction.as_dict() | details)
     else:
         from workbench.terminal.prediction import print_forecast
 

@@ -44,8 +44,8 @@ def metrics(
     from workbench.services import access
     from workbench.text.output import say
 
-    asked = not access.is_local(host) or access.TOKEN_VARIABLE in os.environ
-    token = access.token_from_environment() if asked else None
+    needs_token = not access.is_local(host) or access.TOKEN_VARIABLE in os.environ
+    token = access.token_from_environment() if needs_token else None
     try:
         from workbench.metrics.endpoint import Endpoint
     except ModuleNotFoundError as error:
@@ -95,9 +95,9 @@ def ui(
     from workbench.services import access, page_server
     from workbench.services.jobs import new_folder
 
-    asked = token or not access.is_local(address) or access.TOKEN_VARIABLE in os.environ
+    needs_token = token or not access.is_local(address) or access.TOKEN_VARIABLE in os.environ
     place = page_server.ServerAddress(
-        address, port, access.token_from_environment() if asked else None, tuple(allow_host or ())
+        address, port, access.token_from_environment() if needs_token else None, tuple(allow_host or ())
     )
     page_server.check_free(place)
     _warn(place, home)

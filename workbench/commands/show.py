@@ -66,11 +66,11 @@ def status(home: Home, json: Json = False) -> int:
         view = StudyReader(home / STUDIES / name).view()
         return view, view_document(view)
 
-    found = overview(home, *Store(home).lists(), load)
+    document = overview(home, *Store(home).lists(), load)
     if json:
-        emit_json(found.as_dict() | {"saved_views": [asdict(view) for view in saved_views(home)]})
+        emit_json(document.as_dict() | {"saved_views": [asdict(view) for view in saved_views(home)]})
     else:
-        print_overview(result_console(), found)
+        print_overview(result_console(), document)
     return 0
 
 
@@ -142,17 +142,17 @@ def note(
     from workbench.text.output import emit_json
 
     target = resolve(home, identity)
-    asked = text is not None or tag or untag
-    said = (
+    changes_notes = text is not None or tag or untag
+    annotations = (
         change_annotations(target.folder, text, tag or (), untag or ())
-        if asked
+        if changes_notes
         else annotations_of(target.folder)
     )
     if json:
-        emit_json({"id": target.id, "kind": target.kind} | said.as_dict())
+        emit_json({"id": target.id, "kind": target.kind} | annotations.as_dict())
     else:
         print(target.id)
-        for label, words in remark_lines(said):
+        for label, words in remark_lines(annotations):
             print(f"  {label:<6}{words}")
     return 0
 
@@ -223,8 +223,8 @@ def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
         view = rejudge(view, thresholds, run_folder.read_json(folder / run_folder.CONFIG))
     reached, stall = roofline_of(view.folder, view.summary), stall_of(view)
     if json:
-        said = annotations_of(folder).as_dict() | {"stall": stall and stall.as_dict()}
-        emit_json(runs.document(view) | said | {"roofline": reached and reached.as_dict()})
+        record = annotations_of(folder).as_dict() | {"stall": stall and stall.as_dict()}
+        emit_json(runs.document(view) | record | {"roofline": reached and reached.as_dict()})
     else:
         print_run(result_console(), view, stall)
         # Why there is no calibration stands beside the share of the peak already.
@@ -241,9 +241,9 @@ def _show_study(folder: Path, json: bool, most: int | None) -> int:
     from workbench.terminal.study import print_study
     from workbench.text.output import emit_json, result_console
 
-    study, said = document(folder), annotations_of(folder)
+    study, annotations = document(folder), annotations_of(folder)
     if json:
-        emit_json(study.as_dict() | said.as_dict())
+        emit_json(study.as_dict() | annotations.as_dict())
     else:
-        print_study(result_console(), study, most, said)
+        print_study(result_console(), study, most, annotations)
     return 0

@@ -224,10 +224,15 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None, attached:
     if result.state == "interrupted":
         say(f"interrupted; the same command continues study {file.name}")
     report = live_report.report_live_study(home / STUDIES / file.name, result)
-    told = command_report.report_command(file, result)
+    command_text = command_report.report_command(file, result)
     picked = automatic_choices.explain_choices(result, file, home)
     return StudyDocument(
-        result, None, winner_explanation.explain_winner(result, home), live=report, command=told, picks=picked
+        result,
+        None,
+        winner_explanation.explain_winner(result, home),
+        live=report,
+        command=command_text,
+        picks=picked,
     )
 
 
@@ -280,12 +285,12 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
     live = file.live
     assert live is not None
     folder = home / STUDIES / file.name
-    known = studies.document(folder) if (folder / STUDY).is_file() else None
-    before, exact = (known.live, known.result.best_exact) if known else (None, None)
+    recorded = studies.document(folder) if (folder / STUDY).is_file() else None
+    before, exact = (recorded.live, recorded.result.best_exact) if recorded else (None, None)
     windows = windows_of(home, file, attached, before.baseline_step_seconds if before else None)
     starter = windows.starter
     if exact is not None and exact.value is not None:
-        first = known.result.baseline if known else None
+        first = recorded.result.baseline if recorded else None
         usual = file.search_space.config(exact.config)
         windows.remember(usual, exact.value, exact.trial, first.trial if first else None)
 
@@ -313,8 +318,8 @@ def _newest(home: Path, file: StudyFile) -> StudyFile:
     from tuning.spec import study_file
     from tuning.storage.study_folder import STUDIES, STUDY_GIVEN
 
-    while (given := home / STUDIES / file.following / STUDY_GIVEN).is_file():
-        file = study_file.load(given)
+    while (given_file := home / STUDIES / file.following / STUDY_GIVEN).is_file():
+        file = study_file.load(given_file)
     return file
 
 

@@ -62,8 +62,8 @@ def zip_bytes(bundle: Bundle) -> bytes:
 def check_free(out: Path) -> None:
     """InputError unless ``out`` does not exist or is an empty folder."""
     try:
-        taken = out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir())))
+        is_taken = out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir())))
     except OSError as error:
         raise InputError("--out", str(out), f"cannot be read ({error.strerror}); choose another") from None
-    if taken:
+    if is_taken:
         raise InputError("--out", str(out), "exists and is not an empty folder; choose another")

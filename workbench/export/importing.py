@@ -45,20 +45,20 @@ def read(path: Path, name: str | None = None, ranks: int | None = None,
         InputError: the file cannot be read, is of no trainer that is known, or has something wrong in it.
     """
     text = _text(path)
-    found = _find_format(name) if name else _detect_format(path, text)
-    return read_text(found, text, ranks, sets or {})
+    form = _find_format(name) if name else _detect_format(path, text)
+    return read_text(form, text, ranks, sets or {})
 
 
 def read_text(form: Format, text: str, ranks: int | None, sets: Mapping[str, Any]) -> ImportResult:
     """As ``read``, of a file's text."""
-    given = form.document(text)
+    parsed = form.document(text)
     usual = documents.usual(form.name)
-    document = usual | given
-    said = form.ranks(document)
-    count = ranks or said or 1
+    document = usual | parsed
+    ranks_of_file = form.ranks(document)
+    count = ranks or ranks_of_file or 1
     values = form.settings(document, count)
-    if ranks and said and ranks != said:
-        raise InputError("--ranks", ranks, f"the file is for {several(said, 'ranks')}; leave it out")
+    if ranks and ranks_of_file and ranks != ranks_of_file:
+        raise InputError("--ranks", ranks, f"the file is for {several(ranks_of_file, 'ranks')}; leave it out")
     values = {
         key: value for key, value in values.items() if value is not None or USUAL[key] is not None
     } | dict(sets)
@@ -71,7 +71,7 @@ def read_text(form: Format, text: str, ranks: int | None, sets: Mapping[str, Any
         )
         raise InputError(problem.field, problem.value, remedy) from None
     package = documents.read_format(form.name)["package"]
-    left_out = form.unread(given, usual, count, config)
+    left_out = form.unread(parsed, usual, count, config)
     return ImportResult(form.name, package, count, config, _with_batch(values), left_out)
 
 
@@ -79,20 +79,24 @@ def _with_batch(values: dict[str, Any]) -> dict[str, Any]:
     """With sequences of a step that its ranks can share, where a file does not say how many: about as usual."""
     if "batch.global_batch" in values:
         return values
-    each = values.get("parallel.dp", 1) * values.get("batch.micro_batch", USUAL["batch.micro_batch"])
-    return values | {"batch.global_batch": each * max(1, round(USUAL["batch.global_batch"] / each))}
+    samples_per_pass = values.get("parallel.dp", 1) * values.get(
+        "batch.micro_batch", USUAL["batch.micro_batch"]
+    )
+    return values | {
+        "batch.global_batch": samples_per_pass * max(1, round(USUAL["batch.global_batch"] / samples_per_pass))
+    }
 
 
 def tree(values: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as the sections of a configuration file."""
-    found: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     for key, value in values.items():
         *sections, last = key.split(".")
-        here = found
+        nested_section = nested
         for section in sections:
-            here = here.setdefault(section, {})
-        here[last] = value
-    return found
+            nested_section = nested_section.setdefault(section, {})
+        nested_section[last] = value
+    return nested
 
 
 def write(text: str, out: Path) -> None:
@@ -132,8 +136,8 @@ def _find_format(name: str) -> Format:
     for form in _formats():
         if form.name == name:
             return form
-    known = ", ".join(form.name for form in _formats())
-    raise InputError("--from", name, f"unknown; available: {known}")
+    names = ", ".join(form.name for form in _formats())
+    raise InputError("--from", name, f"unknown; available: {names}")
 
 
 def _detect_format(path: Path, text: str) -> Format:
@@ -141,19 +145,19 @@ def _detect_format(path: Path, text: str) -> Format:
     suffix = path.suffix.lower()
     if (reads := _BY_SUFFIX.get(suffix)) is not None:
         reads(text)  # what is wrong with it as such is said first
-    if own := [form for form in _formats() if suffix in form.own_suffixes]:
-        return own[0]
+    if own_formats := [form for form in _formats() if suffix in form.own_suffixes]:
+        return own_formats[0]
     best: list[tuple[float, Format]] = []
     for form in _formats():
         try:
-            given, keys = form.document(text), documents.read_format(form.name)["keys"]
+            document, keys = form.document(text), documents.read_format(form.name)["keys"]
         except InputError:
             continue
-        heads = {key.split(".")[0] for key in given}
-        known = {key.split(".")[0] for key in keys}
+        heads = {key.split(".")[0] for key in document}
+        sections = {key.split(".")[0] for key in keys}
         if heads:
-            best.append((len(heads & known) / len(heads), form))
-    best.sort(key=lambda one: one[0], reverse=True)
+            best.append((len(heads & sections) / len(heads), form))
+    best.sort(key=lambda scored: scored[0], reverse=True)
     if best and best[0][0] > 0.5 and (len(best) == 1 or best[0][0] > best[1][0]):
         return best[0][1]
     names = ", ".join(form.name for form in _formats())

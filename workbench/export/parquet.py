@@ -43,31 +43,31 @@ def export(folder: Path, out: Path) -> dict[str, int]:
     scratch = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
     try:
         scratch.mkdir(parents=True)
-        made = _write_all(folder, scratch)
+        counts = _write_all(folder, scratch)
         scratch.replace(out)
     except OSError as error:
         raise InputError("--out", str(out), f"cannot be written ({error.strerror}); choose another") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return made
+    return counts
 
 
 def _write_all(folder: Path, scratch: Path) -> dict[str, int]:
     records = archive.records(folder / run_folder.RECORDS)
-    made = {}
+    counts = {}
     for stream in STREAMS:
         tables = {process: records.table(process, stream) for process in records.processes()}
         if tables := {process: table for process, table in tables.items() if len(table)}:
-            made[f"{stream}.parquet"] = _write(folder.name, tables, scratch / f"{stream}.parquet")
+            counts[f"{stream}.parquet"] = _write(folder.name, tables, scratch / f"{stream}.parquet")
     if count := _write_events(folder.name, records, scratch / "event.parquet"):
-        made["event.parquet"] = count
-    return made
+        counts["event.parquet"] = count
+    return counts
 
 
 def _write(run: str, tables: dict[str, Table], path: Path) -> int:
     fields = _fields(tables)
-    own = {field.name for field in fields}
-    owner_fields = [field for field in _OWNER_FIELDS if field.name not in own]
+    own_names = {field.name for field in fields}
+    owner_fields = [field for field in _OWNER_FIELDS if field.name not in own_names]
     schema = pa.schema([*owner_fields, *schema_of(fields)])
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for process, table in tables.items():
@@ -81,8 +81,10 @@ def _write(run: str, tables: dict[str, Table], path: Path) -> int:
 
 def _fields(tables: dict[str, Table]) -> list[Field]:
     """The fields of this version, then those that a newer writer had besides."""
-    known = [field for table in tables.values() for field in (*fields_of(table.record_class), *table.layout)]
-    return [Field(name, base) for name, base in {field.name: field.base for field in known}.items()]
+    known_fields = [
+        field for table in tables.values() for field in (*fields_of(table.record_class), *table.layout)
+    ]
+    return [Field(name, base) for name, base in {field.name: field.base for field in known_fields}.items()]
 
 
 def _owner(run: str, process: str, count: int) -> dict[str, pa.Array]:

@@ -64,11 +64,11 @@ def backbone_of(view: RunView) -> Path | None:
         return None
     if summary is not None and summary.adapted is not None:
         return Path(summary.adapted.source)
-    given = Path(train.resume).absolute()
+    path = Path(train.resume).absolute()
     try:
-        point = locate(given)
+        point = locate(path)
     except InputError:
-        return given
+        return path
     return Path(point.manifest.backbone["folder"]) if point.manifest.backbone else point.folder
 
 
@@ -119,12 +119,12 @@ class Provenance:
         return asdict(self)
 
 
-def provenance(found: Source) -> Provenance:
+def provenance(source: Source) -> Provenance:
     """Of a run that is exported now."""
-    view, study = found.view, found.study.result if found.study else None
+    view, study = source.view, source.study.result if source.study else None
     best, recommended = (study.best, study.recommended) if study else (None, None)
     trials = study.trials if study else []
-    plain = found.study.as_dict() if found.study else None
+    plain = source.study.as_dict() if source.study else None
     return Provenance(
         run=view.id,
         outcome=view.outcome,
@@ -137,7 +137,7 @@ def provenance(found: Source) -> Provenance:
         turned=next((trial.config for trial in trials if trial.run == view.id), None),
         continued=resume_origin(view),
         changes=list(view.changes),
-        config_sha256=hashlib.sha256(found.config_text.encode()).hexdigest(),
+        config_sha256=hashlib.sha256(source.config_text.encode()).hexdigest(),
         measured_on=_machine(view),
         exported_on={"machine": platform.machine(), "system": f"{platform.system()} {platform.release()}"},
         versions=versions(),
@@ -147,9 +147,9 @@ def provenance(found: Source) -> Provenance:
 
 def resume_origin(view: RunView) -> ParentRun | None:
     """The run and the step that this one went on from; None if it started from the beginning."""
-    found = view.summary and view.summary.resumed
-    if found:
-        return ParentRun(found.run, found.step)
+    resumed = view.summary and view.summary.resumed
+    if resumed:
+        return ParentRun(resumed.run, resumed.step)
     checkpoint = view.config().train.resume
     return None if checkpoint is None else ParentRun(Path(checkpoint).parent.parent.name, None)
 

@@ -53,8 +53,8 @@ class Target:
     def facts(self, exported: Bundle) -> dict[str, Any]:
         """What an export does not say, what its keys were checked against, and which checks were made, of what."""
         if self.format is None:
-            told = [setting.as_dict() for setting in exported.unexpressed]
-            return {"losses": told, "checked_against": None, "levels": {}}
+            settings = [setting.as_dict() for setting in exported.unexpressed]
+            return {"losses": settings, "checked_against": None, "levels": {}}
         return facts(self.format, exported.unexpressed)
 
 
@@ -84,4 +84,4 @@ def find_target(name: str) -> Target:
     for target in TARGETS:
         if target.name == name:
             return target
-    raise InputError("--to", name, f"unknown; available: {', '.join(one.name for one in TARGETS)}")
+    raise InputError("--to", name, f"unknown; available: {', '.join(target.name for target in TARGETS)}")

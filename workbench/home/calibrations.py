@@ -41,14 +41,14 @@ def find_calibration(home: Path) -> store.CalibrationLookup:
     return store.find(home, fingerprint.this_machine())
 
 
-def document(home: Path, found: store.CalibrationLookup) -> dict[str, Any]:
+def document(home: Path, lookup: store.CalibrationLookup) -> dict[str, Any]:
     """The JSON of ``calibrate``: a stale calibration is shown, with what changed since."""
-    now, shown = fingerprint.this_machine(), found.calibration or found.stale
+    now, shown = fingerprint.this_machine(), lookup.calibration or lookup.stale
     return {
         "home": str(home),
-        "state": "matching" if found.calibration else "stale" if found.stale else "none",
-        "reason": found.reason,
-        "changed": found.stale.fingerprint.differences(now) if found.stale else [],
+        "state": "matching" if lookup.calibration else "stale" if lookup.stale else "none",
+        "reason": lookup.reason,
+        "changed": lookup.stale.fingerprint.differences(now) if lookup.stale else [],
         "fingerprint": now.as_dict(),
         "calibration": shown and _calibration(home, shown),
         "links": [links.as_dict() for links in host_links.stored_links(home).values()],
@@ -120,9 +120,13 @@ def island_lines(links: HostLinks) -> list[str]:
     """Which hosts are on which island, and what they carry out of it together; nothing where there is one."""
     lines = []
     for island, together in enumerate(links.island_bytes_per_second):
-        hosts = ", ".join(name for name, own in zip(links.hosts, links.islands, strict=True) if own == island)
-        said = "" if together is None else f"; together out of it {together * 8 / 1e6:,.0f} Mbit/s"
-        lines.append(f"island {island}: {hosts}{said}")
+        hosts = ", ".join(
+            name
+            for name, island_of_host in zip(links.hosts, links.islands, strict=True)
+            if island_of_host == island
+        )
+        text = "" if together is None else f"; together out of it {together * 8 / 1e6:,.0f} Mbit/s"
+        lines.append(f"island {island}: {hosts}{text}")
     return lines if links.count > 1 else []
 
 
@@ -151,21 +155,23 @@ def target_of(
     if nodes is not None:
         raise InputError("--nodes", nodes, "says how many of a cluster's: name it with --cluster")
 
-    found = find_calibration(home)
-    if found.calibration is None:
-        remedy = f"{found.reason}, or name a cluster, such as --cluster {_example()}"
+    lookup = find_calibration(home)
+    if lookup.calibration is None:
+        remedy = f"{lookup.reason}, or name a cluster, such as --cluster {_example()}"
         raise InputError("--cluster", None, remedy)
-    here = replace(target.calibrated_target(found.calibration), lab_links=host_links.stored_links(home))
-    return _with_runs(home, here, found.calibration.fingerprint) if with_runs else here
+    machine = replace(target.calibrated_target(lookup.calibration), lab_links=host_links.stored_links(home))
+    return _with_runs(home, machine, lookup.calibration.fingerprint) if with_runs else machine
 
 
-def _with_runs(home: Path, here: Target, machine: Fingerprint) -> Target:
+def _with_runs(home: Path, machine_target: Target, machine: Fingerprint) -> Target:
     from tuning.predict import correction
     from tuning.predict.fit import finished_runs
     from workbench.home.runs import run_folders
 
     return correction.learn_target(
-        here, finished_runs.read_finished_runs(run_folders(home), home / finished_runs.KEPT), machine
+        machine_target,
+        finished_runs.read_finished_runs(run_folders(home), home / finished_runs.KEPT),
+        machine,
     )
 
 

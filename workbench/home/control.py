@@ -102,8 +102,8 @@ def arguments_of(target: Target, action: str, values: list[str]) -> dict[str, An
         InputError: something is missing, too much, or not meant for runs.
     """
     if target.kind == "run" and action not in ("stop", *commands.COMMANDS):
-        known = ", ".join(("stop", *commands.COMMANDS))
-        raise InputError("action", action, f"{target.id} is a run: give one of {known}, or a study")
+        names = ", ".join(("stop", *commands.COMMANDS))
+        raise InputError("action", action, f"{target.id} is a run: give one of {names}, or a study")
     if action in commands.COMMANDS and target.kind != "run":
         raise InputError("action", action, f"{target.id} is a study; give the run of its running trial")
     if action == commands.SET:
@@ -137,16 +137,16 @@ def _of_study(action: str, values: list[str]) -> dict[str, Any]:
     if action == "check":
         if any("=" not in value for value in values):
             raise InputError("check", " ".join(values), _OF_A_CHECK)
-        steps = _steps(found := assignments(values))
-        if found:
+        steps = _steps(turned := assignments(values))
+        if turned:
             raise InputError("check", " ".join(values), _OF_A_CHECK)
         return steps
     return _nothing(action, values)
 
 
-def _steps(found: dict[str, Any]) -> dict[str, Any]:
+def _steps(values: dict[str, Any]) -> dict[str, Any]:
     """After how many steps the loss is taken, out of what was given, if that says so."""
-    steps = found.pop("steps", None)
+    steps = values.pop("steps", None)
     if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or steps < 1):
         raise InputError("steps", steps, "give a number of steps, after which the held-out loss is taken")
     return {} if steps is None else {"steps": steps}
@@ -154,11 +154,11 @@ def _steps(found: dict[str, Any]) -> dict[str, Any]:
 
 def _turning_arguments(folder: Path, values: list[str]) -> dict[str, Any]:
     """Keys and values, if any, and after how many steps the loss is taken."""
-    found = assignments(values)
-    steps = _steps(found)
-    if found:
-        check(folder, found)
-    return found | steps
+    turned = assignments(values)
+    steps = _steps(turned)
+    if turned:
+        check(folder, turned)
+    return turned | steps
 
 
 def _nothing(action: str, values: list[str]) -> dict[str, Any]:
@@ -230,26 +230,26 @@ def _nobody_takes_orders(view: runs.RunView) -> str | None:
 def _await_ranks(target: Target, sent: str, action: str, arguments: dict[str, Any], patience: float) -> Reply:
     ranks = runs.load(target.folder).status.answering
     patience = max(patience, ORDER_SECONDS)
-    found = run_orders.wait_for(target.folder, sent, ranks, patience)
+    replies = run_orders.wait_for(target.folder, sent, ranks, patience)
     reply = Reply(
-        sent, target.id, action, arguments, *run_orders.result_of_order(target.folder, found, ranks)
+        sent, target.id, action, arguments, *run_orders.result_of_order(target.folder, replies, ranks)
     )
     return _with_merged_trace(target, reply) if action == traces.COMMAND else reply
 
 
 def _with_merged_trace(target: Target, reply: Reply) -> Reply:
     """With the one trace of all ranks, if some have recorded theirs."""
-    made = next((trace for trace in traces.list_traces(target.folder) if trace.id == reply.id), None)
-    if made is None or made.state != "recorded":
+    trace = next((trace for trace in traces.list_traces(target.folder) if trace.id == reply.id), None)
+    if trace is None or trace.state != "recorded":
         return reply
     try:
-        path = traces.merge_trace(target.folder, made)
+        path = traces.merge_trace(target.folder, trace)
     except traces.MergeError as error:
         return replace(reply, accepted=False, text=str(error))
-    size = words.gib(path.stat().st_size)
-    text = f"{words.steps(made.first or 0, made.done)} of {words.several(len(made.files), 'ranks')} in {path} ({size})"
+    size, ranks = words.gib(path.stat().st_size), words.several(len(trace.files), "ranks")
+    text = f"{words.steps(trace.first or 0, trace.done)} of {ranks} in {path} ({size})"
     hint = f"open it at https://ui.perfetto.dev; for Holistic Trace Analysis: {path.with_name(traces.EACH)}"
-    return replace(reply, accepted=True, text="; ".join([text, *made.problems, hint]), file=str(path))
+    return replace(reply, accepted=True, text="; ".join([text, *trace.problems, hint]), file=str(path))
 
 
 def _ask_study(target: Target, action: str, arguments: dict[str, Any], by: str, patience: float) -> Reply:
@@ -265,15 +265,15 @@ def _ask_study(target: Target, action: str, arguments: dict[str, Any], by: str, 
     sent = study_commands.send(target.folder, action, arguments, by)
     _wait(lambda: sent in (now := reader.view()).journal.answers or not has_active_controller(now), patience)
     now = reader.view()
-    found = now.journal.answers.get(sent)
-    if found is None and not has_active_controller(now):
+    answer = now.journal.answers.get(sent)
+    if answer is None and not has_active_controller(now):
         text = f"no process runs {target.id} {_now(target.folder)}; it is applied once the study is started again"
         return Reply(sent, target.id, action, arguments, None, text)
-    if found is None:
+    if answer is None:
         text = f"sent; no answer within {patience:g} s, so it waits in {target.folder / run_folder.COMMANDS}"
         return Reply(sent, target.id, action, arguments, None, text)
-    text = found.reason or f"{action} accepted"
-    return Reply(sent, target.id, action, arguments, found.accepted, text)
+    text = answer.reason or f"{action} accepted"
+    return Reply(sent, target.id, action, arguments, answer.accepted, text)
 
 
 def has_active_controller(view: StudyView) -> bool:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from tuning.spec.study_file import StudyFile
 
 
-def inherit_changes(config: RunConfig, run: Path, given: Collection[str]) -> RunConfig:
+def inherit_changes(config: RunConfig, run: Path, given_keys: Collection[str]) -> RunConfig:
     """A configuration that continues ``run``, with what was changed while that one went, and says so.
 
-    A key keeps its own value if it is one of ``given``, or differs from what the run began with.
+    A key keeps its own value if it is one of ``given_keys``, or differs from what the run began with.
 
     Raises:
         InputError: such a value is not legal in this layout.
@@ -39,19 +39,19 @@ def inherit_changes(config: RunConfig, run: Path, given: Collection[str]) -> Run
     if last is None:
         return config
     first = load(run / run_folder.STARTED)
-    kept = {
+    changed = {
         change.key: change.new
         for change in live_changes.changes(first, last)
-        if change.key not in given and live_changes.value_of(config, change.key) == change.old
+        if change.key not in given_keys and live_changes.value_of(config, change.key) == change.old
     }
-    after = config.with_values(kept)
+    after = config.with_values(changed)
     try:
         rules.check(after)
     except InputError as problem:
-        origin = f"{run.name} was changed to {_point(kept)}; set other values to start with"
+        origin = f"{run.name} was changed to {_point(changed)}; set other values to start with"
         raise InputError(problem.field, problem.value, f"{problem.remedy} ({origin})") from None
-    if kept:
-        say(f"note: {_point(kept)}, as {run.name} was changed to while it went")
+    if changed:
+        say(f"note: {_point(changed)}, as {run.name} was changed to while it went")
     return after
 
 
@@ -244,8 +244,8 @@ def set_dotted(tree: dict[str, Any], key: str, value: Any) -> None:
     Raises:
         InputError: something on the way is a value and not a section.
     """
-    section, _, rest = key.partition(".")
-    if not rest:
+    section, _, name = key.partition(".")
+    if not name:
         tree[section] = value
         return
     inner = tree.get(section)
@@ -253,9 +253,9 @@ def set_dotted(tree: dict[str, Any], key: str, value: Any) -> None:
     if not isinstance(inner, dict):
         raise InputError(key, value, f"{section} is {inner!r} and has no keys of its own")
     if section in _DOTTED_SECTIONS:
-        inner[rest] = value
+        inner[name] = value
     else:
-        set_dotted(inner, rest, value)
+        set_dotted(inner, name, value)
 
 
 def _assignment(text: str) -> tuple[str, Any]:
@@ -278,18 +278,18 @@ def _with_absolute_data(config: RunConfig) -> RunConfig:
     return config.with_values({"data.path": path, "data.tasks": tasks})
 
 
-def _with_checkpoint(config: RunConfig, given: Collection[str]) -> RunConfig:
+def _with_checkpoint(config: RunConfig, given_keys: Collection[str]) -> RunConfig:
     """A run to continue as its last checkpoint: what is run stays the same when that run saves another one.
 
     Values that were changed while that run went stay changed, unless the file or what is set beside it says otherwise.
     """
     from engine.checkpoint.resume import find
 
-    found = find(config)
-    if found is None:
+    checkpoint = find(config)
+    if checkpoint is None:
         return config
-    config = config.with_values({"train.resume": str(found.folder)})
-    return inherit_changes(config, found.folder.parent.parent, given)
+    config = config.with_values({"train.resume": str(checkpoint.folder)})
+    return inherit_changes(config, checkpoint.folder.parent.parent, given_keys)
 
 
 def _absolute(path: str) -> str:
@@ -316,9 +316,9 @@ def _check_cluster(file: StudyFile, cluster: str) -> None:
 
     for aim in file.aims:
         if aim.name == "joules_per_token" or aim.objective.learns:
-            told = "losses" if aim.objective.learns else "joules"
+            kind = "losses" if aim.objective.learns else "joules"
             raise InputError(
-                "objective", aim.name, f"a model of a cluster does not predict {told}; ask for mfu"
+                "objective", aim.name, f"a model of a cluster does not predict {kind}; ask for mfu"
             )
     if file.constraints is not None and (free := file.constraints.memory_headroom) is not None:
         remedy = "a model of a cluster predicts the peak of a rank, not its free memory; constrain peak_memory_bytes"

@@ -72,21 +72,21 @@ def limits(older: str | None, larger: str | None, checkpoints: bool = False) -> 
     )
 
 
-def prune(home: Path, given: Limits, apply: bool, now: float | None = None) -> PruneResult:
+def prune(home: Path, limits: Limits, apply: bool, now: float | None = None) -> PruneResult:
     """Remove details of ended runs by age and size, and compact the records of all others.
 
     Configuration, status and summary stay, so a run can still be listed, shown and exported; checkpoints go only if
     asked for. Nothing is touched of a run that goes on, and nothing at all unless ``apply`` is true.
     """
     done = PruneResult(apply)
-    ended = sorted(_ended_runs(home, given), key=lambda run: run.ended_unix)
-    going = _going(ended, given, time.time() if now is None else now)
+    ended = sorted(_ended_runs(home, limits), key=lambda run: run.ended_unix)
+    going = _going(ended, limits, time.time() if now is None else now)
     for run in ended:
         if run.folder.name in going:
             done.runs.append(PrunedRun(run.folder.name, run.bytes, going[run.folder.name]))
             done.freed_bytes += run.bytes
             if apply:
-                _remove(run.folder, given, done)
+                _remove(run.folder, limits, done)
         else:
             _compact(run.folder, done)
     done.left_bytes = sum(run.bytes for run in ended if run.folder.name not in going)
@@ -107,25 +107,25 @@ def result_line(done: PruneResult) -> str:
     return line if done.applied else f"{line}; do it with --apply"
 
 
-def _ended_runs(home: Path, given: Limits) -> Iterator[_EndedRun]:
+def _ended_runs(home: Path, limits: Limits) -> Iterator[_EndedRun]:
     for folder in runs.run_folders(home):
         view = runs.load(folder)
         if view.state != "ended" or compaction.writers_live(view):
             continue
-        size = sum(_size(folder / part) for part in given.parts)
+        size = sum(_size(folder / part) for part in limits.parts)
         ended = view.status.ended_unix or (folder / run_folder.STATUS).stat().st_mtime
         yield _EndedRun(folder, float(ended), size)
 
 
-def _going(ended: list[_EndedRun], given: Limits, now: float) -> dict[str, str]:
+def _going(ended: list[_EndedRun], limits: Limits, now: float) -> dict[str, str]:
     """Run -> why its details go."""
     going: dict[str, str] = {}
     total = sum(run.bytes for run in ended)
     for run in (run for run in ended if run.bytes):
         age = now - run.ended_unix
-        if given.older_than_seconds is not None and age > given.older_than_seconds:
+        if limits.older_than_seconds is not None and age > limits.older_than_seconds:
             going[run.folder.name] = f"ended {age / 86400:.1f} days ago"
-        elif given.larger_than_bytes is not None and total > given.larger_than_bytes:
+        elif limits.larger_than_bytes is not None and total > limits.larger_than_bytes:
             going[run.folder.name] = f"the oldest while all take {total / 1e6:,.1f} MB"
         else:
             continue
@@ -133,11 +133,11 @@ def _going(ended: list[_EndedRun], given: Limits, now: float) -> dict[str, str]:
     return going
 
 
-def _remove(folder: Path, given: Limits, done: PruneResult) -> None:
+def _remove(folder: Path, limits: Limits, done: PruneResult) -> None:
     """Set aside by one rename each, so that a kill in the middle leaves no half of a record folder."""
     try:
         run_folder.update_status(folder, pruned_unix=time.time())
-        for part in given.parts:
+        for part in limits.parts:
             if (folder / part).is_dir():
                 (folder / part).rename(folder / f"{_GOING}{part}-{time.time_ns()}")
                 (folder / part).mkdir()
@@ -153,11 +153,11 @@ def _compact(folder: Path, done: PruneResult) -> None:
         done.compacted_files += len(raw)
         done.compacted_raw_bytes += sum(path.stat().st_size for path in raw)
         return
-    made = compaction.compact(folder)
-    done.compacted_files += made.files
-    done.compacted_raw_bytes += made.raw_bytes
-    done.compacted_parquet_bytes = (done.compacted_parquet_bytes or 0) + made.parquet_bytes
-    done.notes += made.notes
+    compacted = compaction.compact(folder)
+    done.compacted_files += compacted.files
+    done.compacted_raw_bytes += compacted.raw_bytes
+    done.compacted_parquet_bytes = (done.compacted_parquet_bytes or 0) + compacted.parquet_bytes
+    done.notes += compacted.notes
 
 
 def _size(folder: Path) -> int:
@@ -165,14 +165,14 @@ def _size(folder: Path) -> int:
 
 
 def _seconds(text: str) -> float:
-    found = _AGE.fullmatch(text.strip())
-    if found is None:
+    match = _AGE.fullmatch(text.strip())
+    if match is None:
         raise InputError("--older-than", text, "is not an age; write for example 12h, 30d or 8w")
-    return float(found[1]) * _AGE_SECONDS[found[2]]
+    return float(match[1]) * _AGE_SECONDS[match[2]]
 
 
 def _bytes(text: str) -> int:
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
         raise InputError("--larger-than", text, "is not a size; write for example 500MB, 20GB or 1GiB")
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].lower()])

@@ -51,8 +51,8 @@ def annotations_of(folder: Path) -> Annotations:
     """What is said of a run or a study; nothing where the file is missing or damaged."""
     document = read_json(folder / FILE) or {}
     note, tags = document.get("note"), document.get("tags")
-    known = (tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else ()
-    return Annotations(note if isinstance(note, str) else "", tuple(sorted(known)))
+    texts = (tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else ()
+    return Annotations(note if isinstance(note, str) else "", tuple(sorted(texts)))
 
 
 def change_annotations(
@@ -85,8 +85,8 @@ def change_annotations(
 def saved_views(home: Path) -> list[SavedView]:
     """Places that were given a name, in alphabetical order."""
     rows = (read_json(home / SAVED_VIEWS) or {}).get("views")
-    found = [view for row in rows if (view := _view(row))] if isinstance(rows, list) else []
-    return sorted(found, key=lambda view: view.name.lower())
+    views = [view for row in rows if (view := _view(row))] if isinstance(rows, list) else []
+    return sorted(views, key=lambda view: view.name.lower())
 
 
 def save_view(home: Path, name: str, page: str, query: Mapping[str, str]) -> SavedView:
@@ -97,7 +97,7 @@ def save_view(home: Path, name: str, page: str, query: Mapping[str, str]) -> Sav
     """
     view = SavedView(_word("name", name), page, dict(query), time.time())
     with _changing(home):
-        others = [known for known in saved_views(home) if known.name != view.name]
+        others = [saved for saved in saved_views(home) if saved.name != view.name]
         if len(others) >= MOST_VIEWS:
             raise InputError("name", name, f"a home keeps at most {MOST_VIEWS} views; forget one first")
         _write_views(home, [*others, view])
@@ -130,20 +130,20 @@ def _view(row: Any) -> SavedView | None:
 def _changing(folder: Path) -> Iterator[None]:
     """Only one process changes a folder's file at a time: a tag added elsewhere meanwhile is not lost."""
     with check_writable(folder):
-        held = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(folder, os.O_RDONLY)
         try:
-            fcntl.flock(held, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(held)
+            os.close(descriptor)
 
 
-def _tags(given: Iterable[str]) -> set[str]:
-    found = {_word("--tag", tag) for tag in given}
-    for tag in found:
+def _tags(words: Iterable[str]) -> set[str]:
+    tags = {_word("--tag", tag) for tag in words}
+    for tag in tags:
         if "," in tag:
             raise InputError("--tag", tag, "a tag has no comma; give --tag once for each")
-    return found
+    return tags
 
 
 def _word(field: str, text: str) -> str:

@@ -37,14 +37,16 @@ def resolve(home: Path, text: str) -> Target:
     Raises:
         InputError: nothing has this name, or more than one thing does.
     """
-    known = targets(home)
-    for matches in (_exact(known, text), _beginning(known, text), _ending(known, text)):
-        found = list(dict.fromkeys(map(_by_now, matches)))
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise InputError("id", text, f"names {len(found)} of them: {_names(found)}; give more characters")
-    raise InputError("id", text, _unknown(home, known))
+    all_targets = targets(home)
+    for matches in (_exact(all_targets, text), _beginning(all_targets, text), _ending(all_targets, text)):
+        matching = list(dict.fromkeys(map(_by_now, matches)))
+        if len(matching) == 1:
+            return matching[0]
+        if matching:
+            raise InputError(
+                "id", text, f"names {len(matching)} of them: {_names(matching)}; give more characters"
+            )
+    raise InputError("id", text, _unknown(home, all_targets))
 
 
 def _by_now(target: Target) -> Target:
@@ -54,24 +56,24 @@ def _by_now(target: Target) -> Target:
     return Target("study", folder.name, folder)
 
 
-def _exact(known: list[Target], text: str) -> list[Target]:
-    return [target for target in known if target.id == text]
+def _exact(candidates: list[Target], text: str) -> list[Target]:
+    return [target for target in candidates if target.id == text]
 
 
-def _beginning(known: list[Target], text: str) -> list[Target]:
-    return [target for target in known if text and target.id.startswith(text)]
+def _beginning(candidates: list[Target], text: str) -> list[Target]:
+    return [target for target in candidates if text and target.id.startswith(text)]
 
 
-def _ending(known: list[Target], text: str) -> list[Target]:
-    return [target for target in known if target.kind == "run" and target.id.rpartition("-")[2] == text]
+def _ending(candidates: list[Target], text: str) -> list[Target]:
+    return [target for target in candidates if target.kind == "run" and target.id.rpartition("-")[2] == text]
 
 
-def _names(found: list[Target]) -> str:
-    more = f", ... ({len(found) - _SHOWN} more)" if len(found) > _SHOWN else ""
-    return ", ".join(target.id for target in found[:_SHOWN]) + more
+def _names(matching: list[Target]) -> str:
+    more = f", ... ({len(matching) - _SHOWN} more)" if len(matching) > _SHOWN else ""
+    return ", ".join(target.id for target in matching[:_SHOWN]) + more
 
 
-def _unknown(home: Path, known: list[Target]) -> str:
-    if not known:
+def _unknown(home: Path, candidates: list[Target]) -> str:
+    if not candidates:
         return f"there are no runs or studies in {home}; give another --home"
-    return f"no run or study begins with it; the newest are {_names(known)}"
+    return f"no run or study begins with it; the newest are {_names(candidates)}"

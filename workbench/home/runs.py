@@ -256,9 +256,9 @@ _EMPTY_RESULTS: dict[str, Any] = {
 
 
 def _results(view: RunView) -> dict[str, Any]:
-    found = view.summary.as_dict() if view.summary else {}
+    results = view.summary.as_dict() if view.summary else {}
     ours = ("id", "outcome", "reason", "state", "layout", "world_size", "backend")
-    return _EMPTY_RESULTS | {key: value for key, value in found.items() if key not in ours}
+    return _EMPTY_RESULTS | {key: value for key, value in results.items() if key not in ours}
 
 
 def _is_abandoned(status: RunStatus) -> bool:

@@ -12,7 +12,7 @@ JOBS = "jobs"
 INDEX = "index.db"
 
 
-def home_folder(given: Path | None = None) -> Path:
+def home_folder(path: Path | None = None) -> Path:
     """The home folder as an absolute path; it need not exist yet."""
-    chosen = given or Path(os.environ.get(HOME_VARIABLE) or DEFAULT_HOME)
+    chosen = path or Path(os.environ.get(HOME_VARIABLE) or DEFAULT_HOME)
     return chosen.expanduser().absolute()

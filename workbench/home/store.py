@@ -78,7 +78,7 @@ def run_row(folder: Path) -> RunRow:
     summary = parts(folder / run_folder.SUMMARY, ("tokens_per_second", "step_seconds"))
     step = summary.get("step_seconds") or {}
     outcome, labels = status.outcome or RecordedOutcome(), status.labels
-    said = notes.annotations_of(folder)
+    annotations = notes.annotations_of(folder)
     return RunRow(
         id=folder.name,
         created_unix=float(status.created_unix or 0.0),
@@ -96,8 +96,8 @@ def run_row(folder: Path) -> RunRow:
         trial=labels.get("trial"),
         purpose=labels.get("purpose"),
         owner=status.owner,
-        note=said.note,
-        tags=list(said.tags),
+        note=annotations.note,
+        tags=list(annotations.tags),
     )
 
 
@@ -105,7 +105,7 @@ def study_row(folder: Path) -> StudyRow:
     """The row of a study folder."""
     status = StudyStatus.from_folder(folder)
     result = parts(folder / RESULT, ("objective", "best", "gain", "result_line"))
-    said = notes.annotations_of(folder)
+    annotations = notes.annotations_of(folder)
     return StudyRow(
         name=folder.name,
         updated_unix=float(status.updated_unix or folder.stat().st_mtime),
@@ -118,8 +118,8 @@ def study_row(folder: Path) -> StudyRow:
         result_line=result.get("result_line"),
         owner=status.owner,
         controllers=status.controllers,
-        note=said.note,
-        tags=list(said.tags),
+        note=annotations.note,
+        tags=list(annotations.tags),
     )
 
 
@@ -193,9 +193,9 @@ class Store:
 
     def runs(self, study: str | None = None) -> list[RunRow]:
         """All runs, newest first; of one study, under all its names, if it is named."""
-        found = self.lists()[0]
+        rows = self.lists()[0]
         names = None if study is None else history(self._home, study)
-        return found if names is None else [row for row in found if row.study in names]
+        return rows if names is None else [row for row in rows if row.study in names]
 
     def studies(self) -> list[StudyRow]:
         """All studies, the one that changed last first."""
@@ -268,7 +268,7 @@ class RowCache(Generic[Row]):
         table = self._table
         with self._lock:
             marks = dict(index.execute(f"SELECT {table.key}, signature FROM {table.name}"))
-            if any(known != self._known.get(key, ("",))[0] for key, known in marks.items()):
+            if any(mark != self._known.get(key, ("",))[0] for key, mark in marks.items()):
                 self._read(index, marks)
             self._known = {key: self._known[key] for key in marks}
             return [row for _, row in self._known.values()]
@@ -286,8 +286,8 @@ def select(index: sqlite3.Connection, table: Table[Row], keys: Sequence[str] | N
     query = f"SELECT {', '.join(table.columns)} FROM {table.name}"
     if keys is not None:
         query += f" WHERE {table.key} IN ({', '.join('?' * len(keys))})"
-    found = index.execute(query, keys or ())
-    return [table.row(*map(_decode_value, table.columns, values)) for values in found]
+    rows = index.execute(query, keys or ())
+    return [table.row(*map(_decode_value, table.columns, values)) for values in rows]
 
 
 def _sync_index(index: sqlite3.Connection, home: Path, anew: bool = False) -> sqlite3.Connection:
@@ -296,7 +296,7 @@ def _sync_index(index: sqlite3.Connection, home: Path, anew: bool = False) -> sq
     """
     try:
         ready = {table.name: _changes(index, table, folders, anew) for table, folders in _table_folders(home)}
-        if anew or not _has_tables(index) or any(found.rows or found.gone for found in ready.values()):
+        if anew or not _has_tables(index) or any(changes.rows or changes.gone for changes in ready.values()):
             with _writing(index):
                 _write(index, home, ready, anew)
     except BaseException:
@@ -312,10 +312,10 @@ def _write(index: sqlite3.Connection, home: Path, ready: dict[str, _Changes], an
     if anew or not _has_tables(index):
         _make_tables(index)
     for table, folders in _table_folders(home):
-        found = _changes(index, table, folders, ready=ready[table.name].rows)
+        changes = _changes(index, table, folders, ready=ready[table.name].rows)
         marks = ", ".join("?" * (len(table.columns) + 1))
-        index.executemany(f"DELETE FROM {table.name} WHERE {table.key} = ?", found.gone)
-        rows = [(*values, signature) for (_, signature), values in found.rows.items()]
+        index.executemany(f"DELETE FROM {table.name} WHERE {table.key} = ?", changes.gone)
+        rows = [(*values, signature) for (_, signature), values in changes.rows.items()]
         index.executemany(f"INSERT OR REPLACE INTO {table.name} VALUES ({marks})", rows)
 
 
@@ -355,24 +355,24 @@ def _changes(
     ready: dict[tuple[str, str], list[Any]] | None = None,
 ) -> _Changes:
     """What changed on disk since the table was written, or all of it; ``ready`` are rows that were read already."""
-    seen = {folder.name: _signature(folder, table.files) for folder in folders}
-    known: dict[str, str] = {}
+    signatures = {folder.name: _signature(folder, table.files) for folder in folders}
+    recorded: dict[str, str] = {}
     if _has_tables(index) and not anew:
-        known = dict(index.execute(f"SELECT {table.key}, signature FROM {table.name}"))
+        recorded = dict(index.execute(f"SELECT {table.key}, signature FROM {table.name}"))
     rows = {}
     for folder in folders:
-        mark = (folder.name, seen[folder.name])
-        if known.get(folder.name) != mark[1]:
+        mark = (folder.name, signatures[folder.name])
+        if recorded.get(folder.name) != mark[1]:
             rows[mark] = (ready or {}).get(mark) or _encode_row(table.read(folder))
-    return _Changes(rows, [(key,) for key in known.keys() - seen.keys()])
+    return _Changes(rows, [(key,) for key in recorded.keys() - signatures.keys()])
 
 
 def _signature(folder: Path, files: tuple[str, ...]) -> str:
     parts = []
     for name in files:
         try:
-            found = os.stat(f"{folder}/{name}")  # noqa: PTH116  (there may be 10,000)
-            parts.append(f"{found.st_mtime_ns}.{found.st_size}.{found.st_ino}")
+            stat = os.stat(f"{folder}/{name}")  # noqa: PTH116  (there may be 10,000)
+            parts.append(f"{stat.st_mtime_ns}.{stat.st_size}.{stat.st_ino}")
         except OSError:
             parts.append("-")
     return " ".join(parts)

@@ -46,14 +46,16 @@ class Source:
     clock: ClockOffset = field(default_factory=ClockOffset)
 
 
-def merge(sources: Sequence[Source], path: Path, each: Path, backend: str, about: Mapping[str, Any]) -> None:
-    """Write ``path``, and ``rank-K.json.gz`` for each rank in the folder ``each``, which Holistic Trace Analysis reads.
+def merge(
+    sources: Sequence[Source], path: Path, rank_folder: Path, backend: str, about: Mapping[str, Any]
+) -> None:
+    """Write ``path``, and ``rank-K.json.gz`` for each rank in ``rank_folder``, which Holistic Trace Analysis reads.
 
     Raises:
         TraceError: a rank's trace is damaged or cut short.
         OSError: there is no space, or no permission.
     """
-    each.mkdir(exist_ok=True)
+    rank_folder.mkdir(exist_ok=True)
     base_ns = min(_first_ns(source) for source in sources) - _MARGIN_NS
     offsets = {str(source.rank): _offset(source, base_ns)._asdict() for source in sources}
     head = {
@@ -64,7 +66,9 @@ def merge(sources: Sequence[Source], path: Path, each: Path, backend: str, about
     }
     with TraceWriter(path, _with_rank_info(head, backend, sources[0].rank, len(sources))) as whole:
         for source in sources:
-            _merge_one(source, whole, each / f"rank-{source.rank}.json.gz", head, backend, len(sources))
+            _merge_one(
+                source, whole, rank_folder / f"rank-{source.rank}.json.gz", head, backend, len(sources)
+            )
 
 
 def _with_rank_info(head: Mapping[str, Any], backend: str, rank: int, ranks: int) -> dict[str, Any]:
@@ -80,17 +84,17 @@ def _merge_one(
     with ExitStack() as stack:
         reader = stack.enter_context(TraceReader(source.path))
         about = {**_with_rank_info(head, backend, source.rank, ranks), "deviceProperties": reader.devices}
-        own = stack.enter_context(TraceWriter(path, about))
+        own_writer = stack.enter_context(TraceWriter(path, about))
         mapped = _RankTrace(source, reader, base_ns, ranks)
         for event in mapped.events():
             encoded = encode(event)
             whole.write(encoded)
-            own.write(encoded)
+            own_writer.write(encoded)
         for event in lane_events(source.lanes, source.rank, base_ns, mapped.threads):
             whole.write(encode(event))
         if not mapped.kernels:
             for event in kernel_events(source.lanes, source.rank, backend, base_ns):
-                own.write(encode(event))
+                own_writer.write(encode(event))
 
 
 class _RankTrace:
@@ -240,23 +244,23 @@ def list_traces(folder: Path) -> list[Trace]:
     if not wanted:
         return []
     view = runs.load(folder)
-    given = run_orders.run_answers(folder)
+    replies = run_orders.run_answers(folder)
     return [
-        _trace(view, key, wanted[key], [answer for answer in given if answer.id == key])
+        _trace(view, key, wanted[key], [answer for answer in replies if answer.id == key])
         for key in sorted(wanted, reverse=True)
     ]
 
 
-def _trace(view: runs.RunView, key: str, wanted: int, given: list[RankReply]) -> Trace:
-    files = [view.folder / name for answer in given for name in answer.files]
-    problems = [f"rank {answer.rank}: {answer.problem}" for answer in given if answer.problem]
+def _trace(view: runs.RunView, key: str, wanted: int, replies: list[RankReply]) -> Trace:
+    files = [view.folder / name for answer in replies for name in answer.files]
+    problems = [f"rank {answer.rank}: {answer.problem}" for answer in replies if answer.problem]
     ranks = view.status.answering
-    if len(given) >= ranks or view.state == "ended":
-        missing = sorted(set(range(ranks)) - {answer.rank for answer in given})
+    if len(replies) >= ranks or view.state == "ended":
+        missing = sorted(set(range(ranks)) - {answer.rank for answer in replies})
         if missing:
             problems.append(f"the run ended before rank {', '.join(map(str, missing))} wrote its part")
-        first = next((answer.first for answer in given if answer.first is not None), None)
-        done = min((answer.recorded or 0 for answer in given), default=0)
+        first = next((answer.first for answer in replies if answer.first is not None), None)
+        done = min((answer.recorded or 0 for answer in replies), default=0)
         merged = files[0].parent / MERGED if files and (files[0].parent / MERGED).is_file() else None
         return Trace(key, "recorded" if files else "failed", wanted, first, done, files, problems, merged)
     state, first, done = run_orders.how_far(view.folder, key, COMMAND, wanted)
@@ -277,16 +281,16 @@ def merge_trace(folder: Path, trace: Trace) -> Path:
     if trace.merged is not None:
         return trace.merged
     view = runs.load(folder)
-    found = trace.files[0].parent
+    directory = trace.files[0].parent
     steps = range(trace.first or 0, (trace.first or 0) + trace.done)
     about = {"run": view.id, "steps": [steps.start, steps.stop], "problems": trace.problems}
     try:
         sources = _sources(view, [path for path in trace.files if path.is_file()], steps)
-        merge(sources, found / MERGED, found / EACH, view.status.backend or "gloo", about)
+        merge(sources, directory / MERGED, directory / EACH, view.status.backend or "gloo", about)
     except (TraceError, OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise MergeError(f"the traces in {found} cannot be merged: {text}") from None
-    return found / MERGED
+        raise MergeError(f"the traces in {directory} cannot be merged: {text}") from None
+    return directory / MERGED
 
 
 def _sources(view: runs.RunView, files: Sequence[Path], steps: range) -> list[Source]:
@@ -303,8 +307,8 @@ def _records(view: runs.RunView, files: Sequence[Path], steps: range) -> RunReco
     records = archive.records(view.folder / run_folder.RECORDS)
     deadline = time.monotonic() + _RECORDS_SECONDS
     while time.monotonic() < deadline and view.state != "ended":
-        known = [records.table(_rank_of(path), "step").column("step") for path in files]
-        if all(len(column) and column[-1] >= steps.stop - 1 for column in known):
+        recorded_steps = [records.table(_rank_of(path), "step").column("step") for path in files]
+        if all(len(column) and column[-1] >= steps.stop - 1 for column in recorded_steps):
             break
         time.sleep(_POLL_SECONDS)
         records.refresh()

@@ -30,12 +30,12 @@ class RunCollector(Collector):
         """Every metric of every run that is followed now."""
         with self._lock:
             runs = self._follower.runs()
-            made = list(families(runs))
+            metrics = list(families(runs))
             problems = {problem for run in runs for problem in run.problems}
             for problem in sorted(problems - self._told):
                 self._tell(problem)
             self._told |= problems
-        yield from made
+        yield from metrics
 
 
 class Endpoint:

@@ -108,8 +108,8 @@ def _of_calls(runs: list[FollowedRun]) -> Iterator[Metric]:
         family = CounterMetricFamily(name, text, labels=[*_PER_RANK, "axis", "operation"])
         for run, rank, of_rank in _ranks(runs, lambda run: run.calls.items()):
             for (axis, operation), sums in of_rank.items():
-                if (known := value(sums)) is not None:
-                    family.add_metric([run.id, rank, axis, operation], known)
+                if (total := value(sums)) is not None:
+                    family.add_metric([run.id, rank, axis, operation], total)
         yield family
 
 
@@ -166,7 +166,7 @@ def _balance(of_rank: Mapping[tuple[int, int], ExpertSums], layer: int) -> float
 
 
 def _of_readings(runs: list[FollowedRun]) -> Iterator[Metric]:
-    made: dict[tuple[str, str], Metric] = {}
+    metrics: dict[tuple[str, str], Metric] = {}
     for run in runs:
         for stream, processes in run.readings.items():
             for process, readings in processes.items():
@@ -174,9 +174,9 @@ def _of_readings(runs: list[FollowedRun]) -> Iterator[Metric]:
                     for field, (_, value) in values.items():
                         if (stream, field) not in _GROWING and not run.is_current(stream, process):
                             continue
-                        family = made.setdefault((stream, field), _reading_family(stream, field))
+                        family = metrics.setdefault((stream, field), _reading_family(stream, field))
                         _add(family, _labels(run, stream, process, of), value * _unit(field)[1])
-    yield from made.values()
+    yield from metrics.values()
 
 
 def _reading_family(stream: str, field: str) -> Any:
@@ -205,8 +205,8 @@ def _labels(run: FollowedRun, stream: str, process: str, of: str) -> list[str]:
     if stream == "memory":
         return [run.id, rank]
     host = run.hosts.get(process, "")
-    known = [run.id, *([of] if of else []), host, rank]
-    return known if rank else known[: -1 if host else -2]
+    labels = [run.id, *([of] if of else []), host, rank]
+    return labels if rank else labels[: -1 if host else -2]
 
 
 def _add(family: Any, labels: list[str], value: float) -> None:

@@ -172,16 +172,16 @@ def latest(table: Table, key: str | None, before: Readings) -> Readings:
     numbers = {name: column for name, column in columns.items() if column.dtype.kind in "iuf"}
     times = table.column("time_unix").filled(0.0)
     since = times.max() - _HELD_SECONDS
-    found = {
+    readings = {
         of: {name: read for name, read in values.items() if read[0] >= since} for of, values in before.items()
     }
     for of, rows in _rows(table, key).items():
-        recent, kept = rows[times[rows] >= since], found.setdefault(of, {})
+        recent, readings_of = rows[times[rows] >= since], readings.setdefault(of, {})
         for name, column in numbers.items():
-            known = recent[~np.ma.getmaskarray(column)[recent]]
-            if len(known):
-                kept[name] = float(times[known[-1]]), float(column[known[-1]])
-    return {of: kept for of, kept in found.items() if kept}
+            measured = recent[~np.ma.getmaskarray(column)[recent]]
+            if len(measured):
+                readings_of[name] = float(times[measured[-1]]), float(column[measured[-1]])
+    return {of: readings_of for of, readings_of in readings.items() if readings_of}
 
 
 def _rows(table: Table, key: str | None) -> dict[str, np.ndarray[Any, np.dtype[np.intp]]]:
@@ -342,9 +342,9 @@ class Follower:
         folders = [folder for folder in runs.run_folders(self._home) if folder.name not in self._past]
         self._past |= {folder.name for folder in folders if self._is_past(folder)}
         current = [folder for folder in folders if folder.name not in self._past]
-        known = self._followed
+        followed = self._followed
         self._followed = {
-            each.name: known.get(each.name) or FollowedRun(each, self._clock) for each in current
+            run.name: followed.get(run.name) or FollowedRun(run, self._clock) for run in current
         }
         for run in self._followed.values():
             run.refresh()

@@ -72,12 +72,12 @@ class _Words:
         self._numbers = {"": 0}
 
     def numbers(self, texts: Array) -> Array:
-        found, places = np.unique(texts, return_inverse=True)
-        for text in found.tolist():
+        distinct, places = np.unique(texts, return_inverse=True)
+        for text in distinct.tolist():
             if text not in self._numbers:
                 self._numbers[text] = len(self._known)
                 self._known.append(text)
-        numbers = np.array([self._numbers[text] for text in found.tolist()], np.int32)
+        numbers = np.array([self._numbers[text] for text in distinct.tolist()], np.int32)
         return np.asarray(numbers[places])
 
     def texts(self, numbers: Array) -> Array:
@@ -171,13 +171,13 @@ class KeptStream:
         while self._first_new // self._width >= STRETCHES:
             self._width *= 2
         stretches = self._stretches(rows, places // self._width)
-        kept = extremes(stretches, [rows[name] for name in self._extreme_fields])
-        kept[0] = True
-        kept[np.unique(stretches[::-1], return_index=True)[1] * -1 + len(stretches) - 1] = True
+        kept_rows = extremes(stretches, [rows[name] for name in self._extreme_fields])
+        kept_rows[0] = True
+        kept_rows[np.unique(stretches[::-1], return_index=True)[1] * -1 + len(stretches) - 1] = True
         if self._policy.mean is not None:
-            self._average(rows, stretches, kept)
-        self._places = places[kept]
-        series.old = {name: values[kept] for name, values in rows.items()}
+            self._average(rows, stretches, kept_rows)
+        self._places = places[kept_rows]
+        series.old = {name: values[kept_rows] for name, values in rows.items()}
         series.new = {name: values[count:].copy() for name, values in series.new.items()}
 
     def _stretches(self, rows: Rows, stretches: Array) -> Array:
@@ -187,32 +187,32 @@ class KeptStream:
         groups = np.unique(rows[self._policy.group], return_inverse=True)[1]
         return np.asarray(stretches * (int(groups.max(initial=0)) + 1) + groups)
 
-    def _average(self, rows: Rows, stretches: Array, kept: Array) -> None:
+    def _average(self, rows: Rows, stretches: Array, kept_rows: Array) -> None:
         name = MEAN + str(self._policy.mean)
         numbers = np.unique(stretches, return_inverse=True)[1]
         weights = np.bincount(numbers, rows[WEIGHT])
         sums = np.bincount(numbers, rows[WEIGHT] * np.nan_to_num(rows[name]))
         means = np.divide(sums, weights, out=np.full(len(sums), np.nan), where=weights > 0)
         rows[name] = means[numbers]
-        rows[WEIGHT] = (weights / np.maximum(np.bincount(numbers, kept), 1))[numbers]
+        rows[WEIGHT] = (weights / np.maximum(np.bincount(numbers, kept_rows), 1))[numbers]
 
 
 def extremes(stretches: Array, readings: Iterable[Array]) -> Array:
     """Which records have the lowest or the highest of a reading in their stretch; of several the first."""
-    kept = np.zeros(len(stretches), dtype=bool)
+    is_kept = np.zeros(len(stretches), dtype=bool)
     in_order = bool(np.all(stretches[1:] >= stretches[:-1]))
     order = np.arange(len(stretches)) if in_order else np.argsort(stretches, kind="stable")
     for values in readings:
-        known = order[np.isfinite(values[order])]
-        if not len(known):
+        finite = order[np.isfinite(values[order])]
+        if not len(finite):
             continue
-        mine, of = values[known], stretches[known]
+        mine, of = values[finite], stretches[finite]
         starts = np.flatnonzero(np.diff(of, prepend=of[0] - 1))
-        counts = np.diff(starts, append=len(known))
+        counts = np.diff(starts, append=len(finite))
         for most in (np.minimum, np.maximum):
             at = np.flatnonzero(mine == np.repeat(most.reduceat(mine, starts), counts))
-            kept[known[at[np.flatnonzero(np.diff(of[at], prepend=of[0] - 1))]]] = True
-    return kept
+            is_kept[finite[at[np.flatnonzero(np.diff(of[at], prepend=of[0] - 1))]]] = True
+    return is_kept
 
 
 class PhaseMeans:
@@ -238,9 +238,9 @@ class PhaseMeans:
         numbers = places[within] // self.width
         for row, name in enumerate(_SPANS):
             values = np.asarray(columns[name], dtype=float)[within]
-            known = np.isfinite(values)
-            self._sums[row] += np.bincount(numbers, np.where(known, values, 0.0), minlength=blocks)
-            self._known[row] += np.bincount(numbers, known, minlength=blocks)
+            is_finite = np.isfinite(values)
+            self._sums[row] += np.bincount(numbers, np.where(is_finite, values, 0.0), minlength=blocks)
+            self._known[row] += np.bincount(numbers, is_finite, minlength=blocks)
 
     def copy(self) -> PhaseMeans:
         """As it is now, whatever is added later."""
@@ -253,15 +253,15 @@ class PhaseMeans:
     def bars(self, most: int) -> tuple[Array, int, dict[str, Array]]:
         """At most ``most`` bars: the first step of each, how many steps one has, and means by field; NaN of none."""
         blocks = np.flatnonzero(self._known[-1])
-        each = stretch_length(len(blocks), most)
-        starts = np.arange(0, len(blocks), each)
+        length = stretch_length(len(blocks), most)
+        starts = np.arange(0, len(blocks), length)
         if not len(blocks):
-            return starts, each, {}
+            return starts, length, {}
         sums = np.add.reduceat(self._sums[:, blocks], starts, axis=1)
-        known = np.add.reduceat(self._known[:, blocks], starts, axis=1)
-        means = np.divide(sums, known, out=np.full(sums.shape, np.nan), where=known > 0)
+        counts = np.add.reduceat(self._known[:, blocks], starts, axis=1)
+        means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
         steps = self._first + blocks[starts] * self.width
-        return steps, each * self.width, dict(zip(_SPANS, means, strict=True))
+        return steps, length * self.width, dict(zip(_SPANS, means, strict=True))
 
 
 def _pairs(blocks: Array) -> Array:
@@ -297,11 +297,11 @@ class KeptSteps:
 
     def means(self) -> dict[int | None, PhaseMeans]:
         """Over all steps: by rank, and for None of the slowest rank of each step."""
-        found = {rank: means.copy() for rank, means in self._means.items()}
+        means = {rank: means.copy() for rank, means in self._means.items()}
         for rank, series in self._ranks.items():
-            found.setdefault(rank, PhaseMeans()).add(series.new)
-        found[None].add(self._slowest())
-        return found
+            means.setdefault(rank, PhaseMeans()).add(series.new)
+        means[None].add(self._slowest())
+        return means
 
     def _slowest(self) -> Columns:
         """The slowest rank of each step that is not in the means yet."""
@@ -327,9 +327,9 @@ class KeptSteps:
             rows = dict(_part(series.new, 0, counts[rank]))
             self._means.setdefault(rank, PhaseMeans()).add(rows)
             old[rank] = join_records(series.old, rows)
-        kept = self._steps_to_keep({rank: rows for rank, rows in old.items() if len(rows["step"])})
+        kept_steps = self._steps_to_keep({rank: rows for rank, rows in old.items() if len(rows["step"])})
         for rank, series in self._ranks.items():
-            stays = np.isin(old[rank]["step"], kept)
+            stays = np.isin(old[rank]["step"], kept_steps)
             series.old = {name: values[stays] for name, values in old[rank].items()}
             series.new = {name: values[counts[rank] :].copy() for name, values in series.new.items()}
 
@@ -339,12 +339,12 @@ class KeptSteps:
         last = max((int(rows["step"].max()) for rows in ranks.values()), default=0)
         while (last - first) // self._width >= STRETCHES:
             self._width *= 2
-        kept = [np.array([first, last])]
+        kept_steps = [np.array([first, last])]
         for steps, values in [*_lines(list(ranks.values())), _losses(ranks.values())]:
-            kept.append(steps[extremes((steps - first) // self._width, [values])])
+            kept_steps.append(steps[extremes((steps - first) // self._width, [values])])
         for rows in ranks.values():
-            kept.append(rows["step"][np.flatnonzero(rows["measured"])[:1]])
-        return np.unique(np.concatenate(kept))
+            kept_steps.append(rows["step"][np.flatnonzero(rows["measured"])[:1]])
+        return np.unique(np.concatenate(kept_steps))
 
 
 def _count_before(steps: Array, step: int) -> int:
@@ -374,5 +374,5 @@ def _losses(ranks: Iterable[Rows]) -> tuple[Array, Array]:
     rows = list(ranks)
     steps = np.concatenate([row["step"] for row in rows]) if rows else np.empty(0, np.int64)
     losses = np.concatenate([row["loss"] for row in rows]).astype(float) if rows else np.empty(0)
-    known = np.isfinite(losses)
-    return means_by_step(steps[known], losses[known])
+    is_finite = np.isfinite(losses)
+    return means_by_step(steps[is_finite], losses[is_finite])

@@ -137,8 +137,8 @@ class _Collectives:
         self.tables: list[Table] = []
 
     def refresh(self, first_step: int) -> list[Table]:
-        kept = [table for table in self.tables if table.column("step")[-1] >= first_step]
-        self.tables = kept + _recent_part(self.tail.read_new(), first_step)
+        tables = [table for table in self.tables if table.column("step")[-1] >= first_step]
+        self.tables = tables + _recent_part(self.tail.read_new(), first_step)
         return self.tables
 
 
@@ -252,8 +252,8 @@ class LiveRun:
     def _host_processes(self) -> dict[str, str]:
         """The name of each sampled host and of the process that sampled it; of none, as if by the launcher."""
         self._sampled.refresh()
-        found = self._sampled.hosts() or [LAUNCHER]
-        return {host_name(process) or THIS_HOST: process for process in found}
+        hosts = self._sampled.hosts() or [LAUNCHER]
+        return {host_name(process) or THIS_HOST: process for process in hosts}
 
     def _readings(self, process: str) -> HostReadings:
         return HostReadings(
@@ -271,8 +271,8 @@ class LiveRun:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def _interfaces(self, ranks: list[int]) -> dict[int, Columns]:
-        found = {rank: self._columns(f"rank-{rank}", "network") for rank in ranks}
-        return {rank: columns for rank, columns in found.items() if len(columns.get("time_unix", ()))}
+        columns = {rank: self._columns(f"rank-{rank}", "network") for rank in ranks}
+        return {rank: columns for rank, columns in columns.items() if len(columns.get("time_unix", ()))}
 
     def _columns(self, process: str, stream: str) -> Columns:
         key = process, stream
@@ -336,13 +336,13 @@ class LiveRuns:
         """A look at the run that is at most ``FRESH_SECONDS`` old."""
         with self._lock:
             now = self._clock()
-            known = self._followed.pop(folder, None)
-            if known is None or now - known[1] > FRESH_SECONDS:
-                run = known[0] if known else LiveRun(folder, thinned=self._thinned)
-                known = run, now, run.read()
-            self._followed[folder] = known
+            followed = self._followed.pop(folder, None)
+            if followed is None or now - followed[1] > FRESH_SECONDS:
+                run = followed[0] if followed else LiveRun(folder, thinned=self._thinned)
+                followed = run, now, run.read()
+            self._followed[folder] = followed
             self._forget(now)
-            return known[2]
+            return followed[2]
 
     def forget(self) -> None:
         """Lets go of what nobody has looked at for a while, also where nobody looks at anything else."""
@@ -353,8 +353,10 @@ class LiveRuns:
         """The run that was looked at longest ago is the first one."""
         while self._followed:
             folder, (_, looked, _) = next(iter(self._followed.items()))
-            held = sum(run.held_bytes for run, _, _ in self._followed.values())
-            few = len(self._followed) <= FOLLOWED and (held <= FOLLOWED_BYTES or len(self._followed) == 1)
+            held_bytes = sum(run.held_bytes for run, _, _ in self._followed.values())
+            few = len(self._followed) <= FOLLOWED and (
+                held_bytes <= FOLLOWED_BYTES or len(self._followed) == 1
+            )
             if few and now - looked <= FOLLOWED_SECONDS:
                 return
             del self._followed[folder]
@@ -365,8 +367,8 @@ def _files(*folders: Path) -> Iterator[_File]:
     for folder in folders:
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
-                found = entry.stat()
-                yield entry.path, found.st_mtime_ns, found.st_size
+                stat = entry.stat()
+                yield entry.path, stat.st_mtime_ns, stat.st_size
 
 
 def last_note(records: RunRecords, ranks: Iterable[int]) -> float | None:

@@ -45,7 +45,7 @@ def arrow_columns(table: Table, fields: Sequence[Field], finite: bool) -> list[p
 
 
 def _arrow(table: Table, field: Field, finite: bool) -> pa.Array:
-    if not any((field.name, field.base) == (each.name, each.base) for each in table.layout):
+    if not any((field.name, field.base) == (column.name, column.base) for column in table.layout):
         return pa.nulls(len(table), _TYPES[field.base])
     if field.base == "name":
         return _arrow_names(table, field.name)
@@ -160,8 +160,8 @@ def _numpy(array: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _header(file: pq.ParquetFile) -> Header:
-    kept = (file.schema_arrow.metadata or {}).get(_HEADER)
-    decoded = decode_header(kept) if kept else None
+    stored = (file.schema_arrow.metadata or {}).get(_HEADER)
+    decoded = decode_header(stored) if stored else None
     if decoded is None or decoded[0].stream not in STREAMS:
         raise FormatError("not a Parquet file of ours")
     return decoded[0]

@@ -104,42 +104,42 @@ def step_view(folder: Path, step: int, rank: int | None = None, call: str | None
 def _slowest(
     records: RunRecords, step: int, groups: Groups, clocks: Mapping[int, ClockOffset]
 ) -> SlowestCall | None:
-    found = longest_call(records, step, clocks)
-    if found is None:
+    call = longest_call(records, step, clocks)
+    if call is None:
         return None
-    rank, key = found
+    rank, key = call
     met = collective_calls(records, step, rank, groups, clocks)
     return SlowestCall(rank, next(call for call in met if call.key == key))
 
 
 def _call(calls: Sequence[CollectiveCall], text: str, step: int, rank: int) -> CollectiveCall:
     key = call_key(text)
-    found = next((call for call in calls if call.key == key), None)
-    if found is not None:
-        return found
+    named = next((call for call in calls if call.key == key), None)
+    if named is not None:
+        return named
     if not calls:
         remedy = f"no collective was recorded of rank {rank:,} in step {step:,} (profile.collectives, profile.budget)"
     elif key is None:
         remedy = f"write it as AXIS.OPERATION.NUMBER, for example {calls[0].key.link_text()}"
     else:
         kinds = {(call.axis, call.operation): call.number + 1 for call in calls}
-        held = [CallKey(*kind, count - 1).link_text() for kind, count in kinds.items()]
-        remedy = f"rank {rank:,} made others in step {step:,}, up to {', '.join(held)}"
+        keys = [CallKey(*kind, count - 1).link_text() for kind, count in kinds.items()]
+        remedy = f"rank {rank:,} made others in step {step:,}, up to {', '.join(keys)}"
     raise InputError(CALL, text, remedy)
 
 
 def _no_step(records: RunRecords) -> str:
     numbers = [np.ma.getdata(records.table(rank, "step").column("step")) for rank in records.ranks()]
-    numbers = [found for found in numbers if len(found)]
+    numbers = [steps for steps in numbers if len(steps)]
     if not numbers:
         return "no step of this run was recorded"
-    first, last = min(found.min() for found in numbers), max(found.max() for found in numbers)
+    first, last = min(steps.min() for steps in numbers), max(steps.max() for steps in numbers)
     return f"not recorded; there are steps {first:,} to {last:,}"
 
 
 def ranks_of(records: RunRecords, step: int) -> list[RankStep]:
     """The ranks that recorded a step; if one did twice, the later record counts."""
-    hosts, found = hosts_of(records), []
+    hosts, rows = hosts_of(records), []
     for rank in records.ranks():
         table = records.table(rank, "step")
         places = np.flatnonzero(np.ma.getdata(table.column("step")) == step)
@@ -148,20 +148,20 @@ def ranks_of(records: RunRecords, step: int) -> list[RankStep]:
             seconds = {phase: getattr(row, f"{phase}_seconds") for phase in PHASES}
             phases = {phase: value for phase, value in seconds.items() if value is not None}
             work = sum(phases[phase] for phase in WORK) if phases else None
-            found.append(RankStep(rank, hosts.get(rank), row.step_seconds, row.measured, phases, work))
-    return _add_behind_seconds(found)
+            rows.append(RankStep(rank, hosts.get(rank), row.step_seconds, row.measured, phases, work))
+    return _add_behind_seconds(rows)
 
 
 def _add_behind_seconds(rows: Sequence[RankStep]) -> list[RankStep]:
     """With how far each is behind the median of the others."""
-    known = {row.rank: row.work_seconds for row in rows if row.work_seconds is not None}
-    made = []
+    work_by_rank = {row.rank: row.work_seconds for row in rows if row.work_seconds is not None}
+    completed = []
     for row in rows:
-        others = [seconds for rank, seconds in known.items() if rank != row.rank]
-        own = row.work_seconds
-        behind = None if own is None or not others else own - float(np.median(others))
-        made.append(replace(row, behind_seconds=behind))
-    return made
+        others = [seconds for rank, seconds in work_by_rank.items() if rank != row.rank]
+        own_seconds = row.work_seconds
+        behind = None if own_seconds is None or not others else own_seconds - float(np.median(others))
+        completed.append(replace(row, behind_seconds=behind))
+    return completed
 
 
 def groups_of(config: Mapping[str, Any] | None) -> dict[str, list[list[int]]]:

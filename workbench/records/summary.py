@@ -19,10 +19,10 @@ def summary_of(folder: Path) -> RunSummary | None:
     """None where there is none, or none that can be read. Whoever gets it shares it: nothing in it is changed."""
     path = folder / run_folder.SUMMARY
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return _read(path, (found.st_mtime_ns, found.st_size, found.st_ino))
+    return _read(path, (stat.st_mtime_ns, stat.st_size, stat.st_ino))
 
 
 @lru_cache(_REMEMBERED)
@@ -30,8 +30,8 @@ def _read(path: Path, written: tuple[int, int, int]) -> RunSummary | None:
     from profilers.model.run_summary import RunSummary
 
     del written
-    found = run_folder.read_json(path)
+    document = run_folder.read_json(path)
     try:
-        return RunSummary.from_dict(found) if found else None
+        return RunSummary.from_dict(document) if document else None
     except (KeyError, TypeError, ValueError):
         return None

@@ -33,7 +33,7 @@ def collect(scratch: Path, folder: Path, check: str, scrubber: Redactor) -> tupl
     """Copy what a check left, without what is private; names of the files, relative to the folder, and of those that
     could not be written, with the reason.
     """
-    kept: list[str] = []
+    kept_files: list[str] = []
     lost: dict[str, str] = {}
     for source, file in _sources(scratch):
         target = folder / CHECKS / check / file
@@ -43,10 +43,10 @@ def collect(scratch: Path, folder: Path, check: str, scrubber: Redactor) -> tupl
             continue
         try:
             _write(target, text)
-            kept.append(name)
+            kept_files.append(name)
         except OSError as error:
             lost[name] = error_text(error)
-    return kept, lost
+    return kept_files, lost
 
 
 def packed_path(folder: Path) -> Path:

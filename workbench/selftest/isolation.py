@@ -34,11 +34,11 @@ class SelftestRequest:
 
 
 def run(
-    check: Check, asked: SelftestRequest, scratch: Path, should_stop: Callable[[], bool]
+    check: Check, request: SelftestRequest, scratch: Path, should_stop: Callable[[], bool]
 ) -> Verdict | None:
     """Its verdict; None if it was stopped. One that is too slow is ended with all that it started, and failed."""
     try:
-        process = _start(check, asked, scratch)
+        process = _start(check, request, scratch)
     except OSError as error:
         return not_possible(no_room_words(error))
     try:
@@ -53,12 +53,12 @@ def run(
     return _answer(process.returncode, scratch)
 
 
-def _start(check: Check, asked: SelftestRequest, scratch: Path) -> subprocess.Popen[bytes]:
+def _start(check: Check, selftest: SelftestRequest, scratch: Path) -> subprocess.Popen[bytes]:
     request = {
         "function": name_of(check.function),
         "needs": name_of(check.needs),
-        "device": asked.device,
-        "ranks": asked.ranks,
+        "device": selftest.device,
+        "ranks": selftest.ranks,
     }
     run_folder.write_json(scratch / REQUEST, request)
     with (scratch / OUTPUT).open("wb") as output:
@@ -100,16 +100,16 @@ def _answer(code: int, scratch: Path) -> Verdict:
 
 def _judge_crash(code: int, scratch: Path) -> Verdict:
     how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    said = _last_line(scratch / OUTPUT)
-    died = f"its process died without a verdict: {how}{said}"
+    last_line = _last_line(scratch / OUTPUT)
+    died = f"its process died without a verdict: {how}{last_line}"
     # A page of a file for which there is no block raises SIGBUS; no other signal comes of a full disk.
     by_itself = code >= 0 or code == -signal.SIGBUS
-    return _judge_missing_verdict(died, said, scratch) if by_itself else make_failure(died)
+    return _judge_missing_verdict(died, last_line, scratch) if by_itself else make_failure(died)
 
 
-def _judge_missing_verdict(how: str, said: str, scratch: Path) -> Verdict:
+def _judge_missing_verdict(how: str, last_line: str, scratch: Path) -> Verdict:
     """A disk may have had no room for the verdict, nor for the words that say so."""
-    full = why_no_room(scratch, RUN_BYTES if blames_full_disk(said) else VERDICT_BYTES)
+    full = why_no_room(scratch, RUN_BYTES if blames_full_disk(last_line) else VERDICT_BYTES)
     return make_failure(how) if full is None else not_possible(f"{full}: {how}")
 
 
@@ -126,9 +126,9 @@ _WORDS = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 RUN_BYTES, VERDICT_BYTES = 16 << 20, 64 << 10
 
 
-def blames_full_disk(said: str) -> bool:
+def blames_full_disk(line: str) -> bool:
     """Whether an error or an output tells of a full disk; it need not be that of the scratch folder."""
-    return any(word in said for word in _WORDS)
+    return any(word in line for word in _WORDS)
 
 
 def why_no_room(scratch: Path, needed: int) -> str | None:

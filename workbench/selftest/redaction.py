@@ -60,8 +60,8 @@ class Redactor:
     ) -> None:
         self._hosts = hosts
         self._variables = dict(os.environ if variables is None else variables)
-        known = {**_values(self._variables), **(names_here(hosts) if names is None else names)}
-        self._words = {word: told for word, told in known.items() if word not in _NOT_PRIVATE}
+        words = {**_values(self._variables), **(names_here(hosts) if names is None else names)}
+        self._words = {word: replacement for word, replacement in words.items() if word not in _NOT_PRIVATE}
         self._pattern = _any_of(self._words)
         self._uuids: dict[str, str] = {}
 
@@ -96,33 +96,33 @@ class Redactor:
         return self.text(text)
 
     def _hide_assignments(self, text: str) -> str:
-        def hide(found: re.Match[str]) -> str:
-            name, how, _ = found.groups()
+        def hide(match: re.Match[str]) -> str:
+            name, how, _ = match.groups()
             private = name not in CHECKED and (name in self._variables or is_ours(name))
-            return f"{name}{how}<not told>" if private else found[0]
+            return f"{name}{how}<not told>" if private else match[0]
 
         return _ASSIGNED.sub(hide, text)
 
     def _hide_known_words(self, text: str) -> str:
-        return self._pattern.sub(lambda found: self._words[found[0]], text) if self._pattern else text
+        return self._pattern.sub(lambda match: self._words[match[0]], text) if self._pattern else text
 
     def _hide_homes(self, text: str) -> str:
         return _HOMES.sub(r"\1/<user>", text)
 
     def _hide_gpus(self, text: str) -> str:
-        def number(found: re.Match[str]) -> str:
-            kind = found[1]
-            made = f"{kind}-00000000-0000-0000-0000-{len(self._uuids) + 1:012d}"
-            return self._uuids.setdefault(found[0], made)
+        def number(match: re.Match[str]) -> str:
+            kind = match[1]
+            replacement = f"{kind}-00000000-0000-0000-0000-{len(self._uuids) + 1:012d}"
+            return self._uuids.setdefault(match[0], replacement)
 
         return _UUID.sub(number, text)
 
 
 def names_here(hosts: bool = False) -> dict[str, str]:
     """Names and folders of this machine, and what to say instead."""
-    found = {str(path): told for path, told in _folders() if path != Path("/")}
-    found |= dict.fromkeys(_users(), "<user>")
-    return found if hosts else found | dict.fromkeys(_host_names(), "<host>") | _addresses()
+    replacements = {str(path): replacement for path, replacement in _folders() if path != Path("/")}
+    replacements |= dict.fromkeys(_users(), "<user>")
+    return replacements if hosts else replacements | dict.fromkeys(_host_names(), "<host>") | _addresses()
 
 
 def _folders() -> Iterator[tuple[Path, str]]:
@@ -159,30 +159,34 @@ def _host_names() -> Iterator[str]:
 
 def _addresses() -> dict[str, str]:
     """Of this machine's interfaces, but loopback's."""
-    each = [one.address.partition("%")[0] for known in psutil.net_if_addrs().values() for one in known]
-    private = [one for one in each if len(one) > 3 and not _is_harmless(one)]
+    addresses = [
+        address.address.partition("%")[0]
+        for interface in psutil.net_if_addrs().values()
+        for address in interface
+    ]
+    private = [address for address in addresses if len(address) > 3 and not _is_harmless(address)]
     return dict.fromkeys(private, "<address>")
 
 
 def _is_harmless(address: str) -> bool:
     try:
-        found = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return address == "00:00:00:00:00:00"
-    return found.is_loopback or found.is_unspecified
+    return parsed.is_loopback or parsed.is_unspecified
 
 
-def _hide_private(found: re.Match[str]) -> str:
+def _hide_private(match: re.Match[str]) -> str:
     try:
-        address = ipaddress.ip_address(found[0])
+        address = ipaddress.ip_address(match[0])
     except ValueError:
-        return found[0]
-    return "<address>" if address.is_private and not _is_harmless(found[0]) else found[0]
+        return match[0]
+    return "<address>" if address.is_private and not _is_harmless(match[0]) else match[0]
 
 
 def _values(variables: Mapping[str, str]) -> dict[str, str]:
     """Values of variables that are not on the list, and lines of those, with what to say instead."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, whole in variables.items():
         secret = _SECRET.search(name) is not None
         for value in (whole, *whole.splitlines()) if name not in CHECKED else ():
@@ -190,8 +194,8 @@ def _values(variables: Mapping[str, str]) -> dict[str, str]:
             shortest = _SHORTEST_SECRET if secret else _SHORTEST_NUMBER if number else _SHORTEST
             if len(value) >= shortest:
                 escaped = json.dumps(value)[1:-1]
-                found |= {value: f"<value of {name}>", escaped: f"<value of {name}>"}
-    return found
+                values |= {value: f"<value of {name}>", escaped: f"<value of {name}>"}
+    return values
 
 
 def _any_of(words: Mapping[str, str]) -> re.Pattern[str] | None:

@@ -71,15 +71,15 @@ class Selftest:
         return self.complete and not self.outcomes["fail"]
 
 
-def save(folder: Path, found: Selftest) -> Selftest:
+def save(folder: Path, selftest: Selftest) -> Selftest:
     """Replace the document in one step; it as it is now, with the reason where it could not be written."""
-    told = {name: reason for name, reason in found.not_kept.items() if name != DOCUMENT}
-    found = replace(found, not_kept=told)
+    reasons = {name: reason for name, reason in selftest.not_kept.items() if name != DOCUMENT}
+    selftest = replace(selftest, not_kept=reasons)
     try:
-        run_folder.write_json(folder / DOCUMENT, found.as_dict())
+        run_folder.write_json(folder / DOCUMENT, selftest.as_dict())
     except OSError as error:
-        return replace(found, not_kept=told | {DOCUMENT: error.strerror or type(error).__name__})
-    return found
+        return replace(selftest, not_kept=reasons | {DOCUMENT: error.strerror or type(error).__name__})
+    return selftest
 
 
 def load(folder: Path) -> Selftest | None:

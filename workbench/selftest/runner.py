@@ -30,12 +30,12 @@ def select_checks(only: str | None, skip: str | None) -> tuple[Check, ...]:
         InputError: a name is unknown, or none is left.
     """
     wanted, left_out = _names("--only", only), _names("--skip", skip)
-    found = tuple(c for c in CHECKS if (only is None or c.name in wanted) and c.name not in left_out)
-    if not found:
+    selected = tuple(c for c in CHECKS if (only is None or c.name in wanted) and c.name not in left_out)
+    if not selected:
         raise InputError(
             "--skip" if skip else "--only", skip or only, "leaves no check; name fewer or others"
         )
-    return found
+    return selected
 
 
 def folder_for(home: Path, out: str | None) -> Path:
@@ -66,7 +66,7 @@ def folder_for(home: Path, out: str | None) -> Path:
 def run(
     folder: Path,
     checks: Sequence[Check],
-    asked: SelftestRequest,
+    request: SelftestRequest,
     scrubber: Redactor,
     should_stop: Callable[[], bool],
     tell: Callable[[Check, Row | None], None],
@@ -75,26 +75,26 @@ def run(
     began = time.monotonic()
     version = importlib.metadata.version(PACKAGE)
     names = [check.name for check in checks]
-    found = save(folder, Selftest(folder.name, version, asked.device, asked.ranks, time.time(), names))
+    selftest = save(folder, Selftest(folder.name, version, request.device, request.ranks, time.time(), names))
     for check in checks:
         tell(check, None)
-        row, lost = _row(folder, check, asked, scrubber, should_stop)
-        found = replace(found, seconds=time.monotonic() - began, not_kept=found.not_kept | lost)
+        row, lost = _row(folder, check, request, scrubber, should_stop)
+        selftest = replace(selftest, seconds=time.monotonic() - began, not_kept=selftest.not_kept | lost)
         if row is None:
-            found = save(folder, replace(found, interrupted=check.name))
+            selftest = save(folder, replace(selftest, interrupted=check.name))
             break
-        found = replace(found, checks=[*found.checks, row])
-        found = save(folder, replace(found, complete=len(found.checks) == len(checks)))
+        selftest = replace(selftest, checks=[*selftest.checks, row])
+        selftest = save(folder, replace(selftest, complete=len(selftest.checks) == len(checks)))
         tell(check, row)
-    return found
+    return selftest
 
 
 def _row(
-    folder: Path, check: Check, asked: SelftestRequest, scrubber: Redactor, should_stop: Callable[[], bool]
+    folder: Path, check: Check, request: SelftestRequest, scrubber: Redactor, should_stop: Callable[[], bool]
 ) -> tuple[Row | None, dict[str, str]]:
     """How it ended, None if it was stopped; and what of its evidence could not be kept, with the reasons."""
     begun = time.monotonic()
-    verdict, files, lost = _run_check(folder, check, asked, scrubber, should_stop)
+    verdict, files, lost = _run_check(folder, check, request, scrubber, should_stop)
     if verdict is None:
         return None, lost
     seconds = time.monotonic() - begun
@@ -105,7 +105,7 @@ def _row(
 
 
 def _run_check(
-    folder: Path, check: Check, asked: SelftestRequest, scrubber: Redactor, should_stop: Callable[[], bool]
+    folder: Path, check: Check, request: SelftestRequest, scrubber: Redactor, should_stop: Callable[[], bool]
 ) -> tuple[Verdict | None, list[str], dict[str, str]]:
     """In a scratch folder outside of the evidence: what lies there is not scrubbed yet."""
     try:
@@ -113,14 +113,14 @@ def _run_check(
     except OSError as error:
         return not_possible(isolation.no_room_words(error)), [], {}
     try:
-        verdict = isolation.run(check, asked, scratch, should_stop)
+        verdict = isolation.run(check, request, scratch, should_stop)
         return verdict, *evidence.collect(scratch, folder, check.name, scrubber)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _names(option: str, given: str | None) -> set[str]:
-    names = {name.strip() for name in (given or "").split(",")} - {""}
+def _names(option: str, text: str | None) -> set[str]:
+    names = {name.strip() for name in (text or "").split(",")} - {""}
     unknown = sorted(names - set(NAMES))
     if unknown:
         raise InputError(option, ", ".join(unknown), f"no such check; there are {', '.join(NAMES)}")

@@ -22,9 +22,9 @@ REQUEST, ANSWER = "request.json", "answer.json"
 def main(scratch: Path) -> None:
     """Run the check that a scratch folder asks for; whatever it does becomes a verdict."""
     die_with(sys.stdin.fileno())
-    asked = run_folder.read_json(scratch / REQUEST) or {}
+    request = run_folder.read_json(scratch / REQUEST) or {}
     try:
-        verdict = judge(asked, scratch)
+        verdict = judge(request, scratch)
     except WorkbenchError as error:
         verdict = make_failure(str(error))
     except Exception as error:
@@ -33,13 +33,13 @@ def main(scratch: Path) -> None:
     run_folder.write_json(scratch / ANSWER, asdict(verdict))
 
 
-def judge(asked: dict[str, Any], scratch: Path) -> Verdict:
+def judge(request: dict[str, Any], scratch: Path) -> Verdict:
     """Whether it is possible, and what it finds."""
-    bench = CheckContext(asked["device"], asked["ranks"], scratch)
-    missing = import_function(asked["needs"])(bench)
+    bench = CheckContext(request["device"], request["ranks"], scratch)
+    missing = import_function(request["needs"])(bench)
     if missing is not None:
         return not_possible(missing)
-    verdict: Verdict = import_function(asked["function"])(bench)
+    verdict: Verdict = import_function(request["function"])(bench)
     return verdict
 
 

@@ -66,11 +66,11 @@ def token_from_environment() -> str:
     Raises:
         InputError: it is too short to be safe.
     """
-    given = os.environ.get(TOKEN_VARIABLE)
-    if given is not None and (len(given) < LEAST_TOKEN or not given.isascii() or not given.isprintable()):
+    token = os.environ.get(TOKEN_VARIABLE)
+    if token is not None and (len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable()):
         remedy = f"takes at least {LEAST_TOKEN} printable ASCII characters; unset it, and one is made"
         raise InputError(TOKEN_VARIABLE, "(not shown)", remedy)
-    return given or secrets.token_urlsafe(32)
+    return token or secrets.token_urlsafe(32)
 
 
 def reader_token(token: str) -> str:
@@ -78,10 +78,10 @@ def reader_token(token: str) -> str:
     return _derive_token(token, "reader")
 
 
-def role_of(given: str, token: str) -> Role | None:
+def role_of(candidate: str, token: str) -> Role | None:
     """Whose token this is; compared in constant time."""
-    known = {Role.OWNER: token, Role.READER: reader_token(token)}
-    return next((role for role, own in known.items() if _same(given, own)), None)
+    tokens = {Role.OWNER: token, Role.READER: reader_token(token)}
+    return next((role for role, own_token in tokens.items() if _same(candidate, own_token)), None)
 
 
 def is_local(address: str) -> bool:
@@ -134,34 +134,38 @@ class AccessMiddleware:
         else:
             await answer(scope, receive, _with_headers(send))
 
-    def _answer(self, asked: HTTPConnection) -> Role | Response:
-        if not _is_one_of(asked.headers.get("host", ""), self._rules.hosts):
+    def _answer(self, connection: HTTPConnection) -> Role | Response:
+        if not _is_one_of(connection.headers.get("host", ""), self._rules.hosts):
             return _refuse(403, "The page does not answer under this name. Allow it with --allow-host NAME.")
-        if not _is_own_origin(asked):
+        if not _is_own_origin(connection):
             return _refuse(403, "Another site's page may not ask for this.")
-        if self._rules.token is None or asked.scope["path"] == HEALTH:
+        if self._rules.token is None or connection.scope["path"] == HEALTH:
             return Role.OWNER
-        if asked.scope["type"] == "http" and PARAMETER in asked.query_params:
-            return self._let_in(asked, self._rules.token)
-        role = self._role_of_request(asked, self._rules.token)
+        if connection.scope["type"] == "http" and PARAMETER in connection.query_params:
+            return self._let_in(connection, self._rules.token)
+        role = self._role_of_request(connection, self._rules.token)
         if role is None:
             return _refuse(
                 401, "Open the link that `workbench ui` printed: it has the token that this page asks for."
             )
-        if role is Role.READER and asked.scope["type"] == "http" and asked.scope["method"] not in _SAFE:
+        if (
+            role is Role.READER
+            and connection.scope["type"] == "http"
+            and connection.scope["method"] not in _SAFE
+        ):
             return _refuse(403, "This link only shows the page.")
         return role
 
-    def _let_in(self, asked: HTTPConnection, token: str) -> Response:
+    def _let_in(self, connection: HTTPConnection, token: str) -> Response:
         """The token becomes a cookie, and leaves the address."""
-        role = role_of(asked.query_params[PARAMETER], token)
+        role = role_of(connection.query_params[PARAMETER], token)
         if role is None:
             return _refuse(
                 403, "The token in this link is not the one of this page: was it started again since?"
             )
-        others = [(key, value) for key, value in asked.query_params.multi_items() if key != PARAMETER]
+        others = [(key, value) for key, value in connection.query_params.multi_items() if key != PARAMETER]
         # Of the path alone: two slashes at its front would be another host.
-        path = "/" + asked.url.path.lstrip("/\\")
+        path = "/" + connection.url.path.lstrip("/\\")
         answer = RedirectResponse(f"{path}?{urlencode(others)}" if others else path, 303)
         answer.set_cookie(
             self._rules.cookie,
@@ -169,17 +173,17 @@ class AccessMiddleware:
             max_age=_COOKIE_SECONDS,
             httponly=True,
             samesite="lax",
-            secure=asked.url.scheme == "https",
+            secure=connection.url.scheme == "https",
         )
         answer.headers["Cache-Control"] = "no-store"
         return answer
 
-    def _role_of_request(self, asked: HTTPConnection, token: str) -> Role | None:
+    def _role_of_request(self, connection: HTTPConnection, token: str) -> Role | None:
         """By the cookie, or by the header that a scraper sends."""
-        scheme, _, given = asked.headers.get("authorization", "").partition(" ")
+        scheme, _, candidate = connection.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            return role_of(given.strip(), token)
-        cookie = asked.cookies.get(self._rules.cookie, "")
+            return role_of(candidate.strip(), token)
+        cookie = connection.cookies.get(self._rules.cookie, "")
         return next(
             (role for role in Role if _same(cookie, _derive_token(_token_of(role, token), "cookie"))), None
         )
@@ -189,8 +193,8 @@ def bearer_only(app: Any, token: str) -> Any:
     """A WSGI application that answers only to a token of the page, in ``Authorization: Bearer``."""
 
     def check_token(environ: MutableMapping[str, Any], start_response: Any) -> Any:
-        scheme, _, given = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
-        if scheme.lower() == "bearer" and role_of(given.strip(), token) is not None:
+        scheme, _, candidate = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
+        if scheme.lower() == "bearer" and role_of(candidate.strip(), token) is not None:
             return app(environ, start_response)
         headers = [("WWW-Authenticate", "Bearer"), ("Content-Type", "text/plain; charset=utf-8")]
         start_response("401 Unauthorized", headers)
@@ -207,8 +211,8 @@ def _derive_token(token: str, purpose: str) -> str:
     return hmac.new(token.encode(), f"workbench {purpose}".encode(), hashlib.sha256).hexdigest()
 
 
-def _same(one: str, other: str) -> bool:
-    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode())
+def _same(first: str, second: str) -> bool:
+    return hmac.compare_digest(first.encode("utf-8", "replace"), second.encode())
 
 
 def _plain(host: str) -> str:
@@ -226,14 +230,14 @@ def _is_one_of(host: str, hosts: frozenset[str]) -> bool:
         return False
 
 
-def _is_own_origin(asked: HTTPConnection) -> bool:
+def _is_own_origin(connection: HTTPConnection) -> bool:
     """A browser says which site's page asks: always for a websocket, and for all that changes something."""
-    if asked.scope["type"] == "http" and asked.scope["method"] in _SAFE:
+    if connection.scope["type"] == "http" and connection.scope["method"] in _SAFE:
         return True
-    origin = asked.headers.get("origin")
+    origin = connection.headers.get("origin")
     if origin is None:
-        return bool(asked.scope["type"] == "http")
-    host: str = asked.headers.get("host", "")
+        return bool(connection.scope["type"] == "http")
+    host: str = connection.headers.get("host", "")
     return urlsplit(origin).netloc.lower() == host.lower()
 
 

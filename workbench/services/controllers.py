@@ -54,9 +54,12 @@ class Children:
             self._processes.append(fresh[-1])
         deadline = time.monotonic() + _START_SECONDS
         for process in fresh:
-            left = max(0.0, deadline - time.monotonic())
+            seconds_left = max(0.0, deadline - time.monotonic())
             if process.stdout is not None:
-                if not child_process.readable(process.stdout.fileno(), left) or not process.stdout.readline():
+                if (
+                    not child_process.readable(process.stdout.fileno(), seconds_left)
+                    or not process.stdout.readline()
+                ):
                     say(f"warning: a controller beside this one did not start; see {self._log('*')}")
                 process.stdout.close()
 
@@ -74,10 +77,10 @@ class Children:
         self._processes.clear()
 
     def _start_process(self, number: int, part: Slice) -> subprocess.Popen[bytes]:
-        given = [str(self._home), self._name, _join_numbers(part.cores), _join_numbers(part.gpus)]
+        arguments = [str(self._home), self._name, _join_numbers(part.cores), _join_numbers(part.gpus)]
         with self._log(number).open("ab") as output:
             return child_process.start(  # in its own session: Ctrl-C reaches the parent, which asks once
-                ["-m", "workbench.services.controllers", *given],
+                ["-m", "workbench.services.controllers", *arguments],
                 stdin=subprocess.PIPE,  # closed by the system when this process dies
                 stdout=subprocess.PIPE,  # one line once it is ready
                 stderr=output,

@@ -30,10 +30,10 @@ def start(home: Path, example: Path = EXAMPLE) -> tuple[str, jobs.Job | None]:
     if running:
         return name, None
     folder = jobs.new_folder(home)
-    given = folder / "study.yaml"
+    study_file = folder / "study.yaml"
     text = example.read_text(encoding="utf-8")
-    given.write_text(text.replace(f"name: {tree['name']}\n", f"name: {name}\n", 1), encoding="utf-8")
-    return name, jobs.start(home, ["tune", str(given)])
+    study_file.write_text(text.replace(f"name: {tree['name']}\n", f"name: {name}\n", 1), encoding="utf-8")
+    return name, jobs.start(home, ["tune", str(study_file)])
 
 
 def _next_name(home: Path, tree: dict[str, object], first: str) -> tuple[str, bool]:

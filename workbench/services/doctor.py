@@ -77,8 +77,8 @@ def _torch() -> Iterator[Check]:
     yield _backend("nccl", dist.is_nccl_available(), purpose)
 
 
-def _backend(name: str, there: bool, purpose: str, needed: bool = False) -> Check:
-    if there:
+def _backend(name: str, is_there: bool, purpose: str, needed: bool = False) -> Check:
+    if is_there:
         return Check(name, "ok", "available", purpose, needed)
     return Check(name, "missing", "", f"this build of torch has no {name} ({purpose})", needed)
 
@@ -134,9 +134,9 @@ def _processors() -> Check:
 def _memory() -> Check:
     import psutil
 
-    found = psutil.virtual_memory()
+    memory = psutil.virtual_memory()
     return Check(
-        "memory", "ok", f"{found.total / _GIB:.1f} GiB", f"{found.available / _GIB:.1f} GiB free now"
+        "memory", "ok", f"{memory.total / _GIB:.1f} GiB", f"{memory.available / _GIB:.1f} GiB free now"
     )
 
 
@@ -177,11 +177,11 @@ def _calibration(home: Path) -> Check:
     from engine.run.calibration.store import COMMAND
     from workbench.home.calibrations import find_calibration
 
-    found = find_calibration(home)
-    if found.calibration is None:
-        return Check("calibration", "note", "stale" if found.stale else "none", found.reason or "")
-    day = time.strftime("%d %b %Y %H:%M", time.localtime(found.calibration.measured_unix))
-    return Check("calibration", "ok", found.calibration.fingerprint.id, f"{COMMAND}, {day}")
+    lookup = find_calibration(home)
+    if lookup.calibration is None:
+        return Check("calibration", "note", "stale" if lookup.stale else "none", lookup.reason or "")
+    day = time.strftime("%d %b %Y %H:%M", time.localtime(lookup.calibration.measured_unix))
+    return Check("calibration", "ok", lookup.calibration.fingerprint.id, f"{COMMAND}, {day}")
 
 
 def _packages() -> Iterator[Check]:

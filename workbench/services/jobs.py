@@ -89,8 +89,8 @@ def new_folder(home: Path) -> Path:
 
 def all_jobs(home: Path) -> list[Job]:
     """Every job that was started from this home, newest first."""
-    found = [job for folder in (home / JOBS).glob("*/") if (job := _read(folder)) is not None]
-    return sorted(found, key=lambda job: job.started_unix, reverse=True)  # names know no more than the second
+    jobs = [job for folder in (home / JOBS).glob("*/") if (job := _read(folder)) is not None]
+    return sorted(jobs, key=lambda job: job.started_unix, reverse=True)  # names know no more than the second
 
 
 def find(home: Path, job_id: str | None) -> Job | None:
@@ -150,8 +150,8 @@ def _identity(pid: int) -> dict[str, Any]:
 
 
 def _read(folder: Path) -> Job | None:
-    found = run_folder.read_json(folder / RECORD)
+    record = run_folder.read_json(folder / RECORD)
     try:
-        return Job(**found | {"folder": folder, "arguments": tuple(found["arguments"])}) if found else None
+        return Job(**record | {"folder": folder, "arguments": tuple(record["arguments"])}) if record else None
     except (KeyError, TypeError):
         return None

@@ -43,16 +43,16 @@ class RunningSummaries:
         if view.summary is not None:
             return view.summary
         with self._lock:
-            made, size = self._made.get(view.folder), _records_bytes(view.folder)
-            if made is None or (self._clock() >= made.until and made.records_bytes != size):
+            cached, size = self._made.get(view.folder), _records_bytes(view.folder)
+            if cached is None or (self._clock() >= cached.until and cached.records_bytes != size):
                 began = self._processor()
                 summary = runs.add_numbers_so_far(view).summary
                 took = self._processor() - began
-                made = _CachedSummary(summary, size, self._clock() + max(FRESH_SECONDS, FRESH_TIMES * took))
-                self._made[view.folder] = made
+                cached = _CachedSummary(summary, size, self._clock() + max(FRESH_SECONDS, FRESH_TIMES * took))
+                self._made[view.folder] = cached
                 while len(self._made) > REMEMBERED:
                     self._made.popitem(last=False)
-            return made.summary
+            return cached.summary
 
 
 def _records_bytes(folder: Path) -> int:

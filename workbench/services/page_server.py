@@ -71,10 +71,10 @@ def script() -> Path:
     beside = Path(__file__).parents[2] / "app.py"
     if beside.is_file():
         return beside
-    found = importlib.util.find_spec("app")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("app")
+    if spec is None or spec.origin is None:
         raise InputError("app.py", None, "is not beside the package; install the workbench again")
-    return Path(found.origin)
+    return Path(spec.origin)
 
 
 def check_free(place: ServerAddress) -> None:
@@ -124,11 +124,11 @@ def rules() -> access.Rules:
     import streamlit as st
 
     address, port = st.get_option("server.address") or "0.0.0.0", int(st.get_option("server.port"))
-    given = os.environ.get(access.TOKEN_VARIABLE) is not None
-    token = access.token_from_environment() if given or not access.is_local(address) else None
+    has_token = os.environ.get(access.TOKEN_VARIABLE) is not None
+    token = access.token_from_environment() if has_token or not access.is_local(address) else None
     os.environ.pop(access.TOKEN_VARIABLE, None)
     place = ServerAddress(address, port, token)
-    if token is not None and not given:
+    if token is not None and not has_token:
         print(f"The page is at {place.link}", flush=True)
     return access.Rules.from_hosts(
         [*st.get_option("server.allowedHosts"), *allowed_hosts(address)], token, port
@@ -178,8 +178,10 @@ def _own_addresses() -> list[str]:
     import psutil
 
     families = (socket.AF_INET, socket.AF_INET6)
-    found = [item for items in psutil.net_if_addrs().values() for item in items if item.family in families]
-    return [item.address.partition("%")[0] for item in found]
+    addresses = [
+        item for items in psutil.net_if_addrs().values() for item in items if item.family in families
+    ]
+    return [item.address.partition("%")[0] for item in addresses]
 
 
 def _answers(url: str) -> bool:

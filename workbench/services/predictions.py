@@ -151,25 +151,25 @@ def _gauge_memory(config: RunConfig, target: Target | str, on_cpu: bool) -> Memo
     from tuning.predict.forecast_document import Range
     from tuning.predict.model import headroom
 
-    held = footprint.largest(config)
+    footprints = footprint.largest(config)
     limit, of_what = _limit(config, on_cpu)
     allowance: Allowance = headroom.ON_CPU if on_cpu else headroom.ON_GPU
     if not isinstance(target, str) and target.on_cpu == on_cpu:
         allowance = target.allowance
     beside = headroom.overhead_columns([headroom.rank_overhead(config, on_cpu)])
-    counted = np.array([held.total_bytes], np.float64)
+    counted = np.array([footprints.total_bytes], np.float64)
     needs = headroom.predict_memory(counted, limit or np.inf, allowance, beside)
     between = Range(*(float(column[0]) for column in needs[:3]))
     probability = None if limit is None else float(needs.probability[0])
-    return MemoryGauge(held.rank, held.total_bytes, between, limit, of_what, probability)
+    return MemoryGauge(footprints.rank, footprints.total_bytes, between, limit, of_what, probability)
 
 
 def _limit(config: RunConfig, on_cpu: bool) -> tuple[int | None, str]:
     """Bytes that a rank may have, and what they are of."""
     from tuning.predict.cluster.this_machine import memory_of_rank
 
-    found = memory_of_rank(fingerprint.this_machine(), layout_of(config).world_size, on_cpu=on_cpu)
-    asked = config.memory.limit_gib
-    if on_cpu and asked is not None and (found is None or asked * 2**30 < found):
-        return int(asked * 2**30), "memory.limit_gib"
-    return found, "its part of this host's memory" if on_cpu else "its GPU's memory"
+    memory = memory_of_rank(fingerprint.this_machine(), layout_of(config).world_size, on_cpu=on_cpu)
+    limit = config.memory.limit_gib
+    if on_cpu and limit is not None and (memory is None or limit * 2**30 < memory):
+        return int(limit * 2**30), "memory.limit_gib"
+    return memory, "its part of this host's memory" if on_cpu else "its GPU's memory"

@@ -123,17 +123,17 @@ def _run_numbers(view: RunView, place: Place) -> Iterator[str]:
     if summary is None:
         yield _quiet("It left no numbers.")
         return
-    told = list(run_text.lines(summary))
-    yield _table({"what": [name for name, _ in told], "measured": [text for _, text in told]})
-    seen = LiveRuns().snapshot(view.folder)
+    lines = list(run_text.lines(summary))
+    yield _table({"what": [name for name, _ in lines], "measured": [text for _, text in lines]})
+    snapshot = LiveRuns().snapshot(view.folder)
     yield "<h2>Steps</h2>"
-    series = steps.phase_series(steps.slowest_rank(seen.steps), "the slowest rank of each step")
+    series = steps.phase_series(steps.slowest_rank(snapshot.steps), "the slowest rank of each step")
     marks = steps.change_marks(view.changes)
     yield place(base.add_marks(base.phases(series, view.id), marks), "Step time by phase")
     yield place(
-        base.add_marks(base.ranks(steps.rank_series(seen.steps), view.id), marks), "Step time by rank"
+        base.add_marks(base.ranks(steps.rank_series(snapshot.steps), view.id), marks), "Step time by rank"
     )
-    yield place(lanes.skew(steps.skew_series(seen.steps), view.id), "Skew between ranks by step")
+    yield place(lanes.skew(steps.skew_series(snapshot.steps), view.id), "Skew between ranks by step")
     yield "<h2>Communication</h2>"
     exposed, hidden = summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis
     yield place(lanes.axis_bars(exposed, hidden, view.id), "Exposed and hidden communication by axis")
@@ -144,25 +144,26 @@ def _run_numbers(view: RunView, place: Place) -> Iterator[str]:
     losses = steps.losses_of(summary.losses, summary.validation_loss, summary.first_step)
     yield place(base.loss(losses, view.id), "Training loss per step")
     yield place(
-        host.memory(host.memory_series(seen.memory, seen.status.began_unix), view.id), "Memory by rank"
+        host.memory(host.memory_series(snapshot.memory, snapshot.status.began_unix), view.id),
+        "Memory by rank",
     )
 
 
 def _study_parts(home: Path, target: Target, place: Place) -> Iterator[str]:
-    found = document(target.folder)
-    result = found.result
+    study_document = document(target.folder)
+    result = study_document.result
     yield f"<h1>{escape(target.id)}</h1>"
     yield _quiet(
         f"{words.ending_words(result.state)}: {result.trials_done} of {words.several(result.trials_total, 'trials')}"
     )
     for line in result.result_lines or [result.result_line or "nothing was measured yet"]:
         yield _line(line)
-    if found.why is not None:
-        yield _line(winner_explanation.line(found.why))
-    if found.live is not None:
-        yield from _live_parts(found.live, place)
+    if study_document.why is not None:
+        yield _line(winner_explanation.line(study_document.why))
+    if study_document.live is not None:
+        yield from _live_parts(study_document.live, place)
     yield from _study_figures(result, place, target.id)
-    yield from _study_tables(found)
+    yield from _study_tables(study_document)
     best = result.best
     if best is not None and best.run and (home / best.run).is_dir():
         yield f"<h2>The best run, {escape(best.run)}</h2>"
@@ -188,15 +189,15 @@ def _study_figures(result: StudyResult, place: Place, name: str) -> Iterator[str
     for series in front_series(result):
         yield place(front(downsample_front(series), name), "Front of the objectives")
     named = {"best": result.best, "baseline": result.baseline}
-    strong = {entry.run: what for what, entry in reversed(named.items()) if entry is not None and entry.run}
+    strong = {entry.run: role for role, entry in reversed(named.items()) if entry is not None and entry.run}
     yield place(
         compare.parallel(result.trials, result.aim, strong, name), "Each trial as a line across its knobs"
     )
     yield place(compare.slices(result.trials, result.aim, strong, name), "Each trial by each knob")
 
 
-def _study_tables(found: StudyDocument) -> Iterator[str]:
-    result, aim = found.result, found.result.aim
+def _study_tables(study_document: StudyDocument) -> Iterator[str]:
+    result, aim = study_document.result, study_document.result.aim
     if columns := study_text.confirmation_columns(result):
         yield "<h2>Measured again</h2>" + _table(columns) + _quiet(study_text.caption(result))
     if result.failures and result.failures.endings:

@@ -22,11 +22,11 @@ _TITLES: dict[Kind, str] = {
 }
 
 
-def print_calibration(console: Console, found: store.CalibrationLookup) -> None:
+def print_calibration(console: Console, lookup: store.CalibrationLookup) -> None:
     """What holds here, or the newest that no longer does and why; without any, what to do."""
-    shown = found.calibration or found.stale
-    if found.reason:
-        console.print(f"[yellow]{found.reason}[/]", soft_wrap=True)
+    shown = lookup.calibration or lookup.stale
+    if lookup.reason:
+        console.print(f"[yellow]{lookup.reason}[/]", soft_wrap=True)
     if shown is None:
         return
     console.print(_headline(shown), soft_wrap=True)
@@ -100,13 +100,16 @@ def print_links(console: Console, links: HostLinks) -> None:
     )
     for title, rows in (
         ("Mbit/s from row to column", rates_mbit(links)),
-        ("microseconds before the first byte", [[1e6 * one for one in row] for row in links.alpha_seconds]),
+        (
+            "microseconds before the first byte",
+            [[1e6 * seconds for seconds in row] for row in links.alpha_seconds],
+        ),
     ):
         table = _table(title)
         for name in ("", *links.hosts):
             table.add_column(name, justify="left" if not name else "right")
         for place, row in enumerate(rows):
-            cells = [words.NOTHING if place == column else f"{one:,.0f}" for column, one in enumerate(row)]
+            cells = [words.NOTHING if place == column else f"{rate:,.0f}" for column, rate in enumerate(row)]
             table.add_row(links.hosts[place], *cells)
         console.print(table)
     for line in island_lines(links):

@@ -37,18 +37,18 @@ def title(side: Side) -> str:
     return side.id if side.study is None else f"{side.study} trial {side.trial}"
 
 
-def pair(found: Pair, letters: dict[str, str]) -> str:
+def pair(compared: Pair, letters: dict[str, str]) -> str:
     """Whether a difference is real, with its interval."""
-    who = {"run": letters[found.run], "beside": letters[found.beside]}
-    said = _FOUND[found.verdict].format(**who)
-    if found.ratio is None:
-        return f"{said}: {found.line}."
-    change = f"{who['run']} has {found.ratio:.3f} x the rate of {who['beside']}"
-    if found.low is not None and found.high is not None:
-        change += f", 95 % {found.low:.3f} to {found.high:.3f}"
+    letters_of_pair = {"run": letters[compared.run], "beside": letters[compared.beside]}
+    text = _FOUND[compared.verdict].format(**letters_of_pair)
+    if compared.ratio is None:
+        return f"{text}: {compared.line}."
+    change = f"{letters_of_pair['run']} has {compared.ratio:.3f} x the rate of {letters_of_pair['beside']}"
+    if compared.low is not None and compared.high is not None:
+        change += f", 95 % {compared.low:.3f} to {compared.high:.3f}"
     else:
         change += ", and too little was measured for an interval"
-    return f"{said}: {change}, {_HOW[found.how].format(rounds=found.rounds)}."
+    return f"{text}: {change}, {_HOW[compared.how].format(rounds=compared.rounds)}."
 
 
 def overview(compared: Comparison) -> dict[str, list[Any]]:
@@ -119,8 +119,8 @@ def part(name: str) -> str:
 
 def widest(rows: Sequence[Row]) -> Row | None:
     """The part of a step in which the runs are furthest apart."""
-    known = [row for row in rows if len([value for value in row.seconds if value is not None]) > 1]
-    return max(known, key=_spread, default=None)
+    measured = [row for row in rows if len([value for value in row.seconds if value is not None]) > 1]
+    return max(measured, key=_spread, default=None)
 
 
 def _spread(row: Row) -> float:
@@ -134,14 +134,14 @@ def print_comparison(console: Console, compared: Comparison) -> None:
     for side in compared.runs:
         rate = f"{words.number(side.tokens_per_second)} tokens/s"
         bounds = words.interval_ends(side.low, side.high)
-        said = f"{letters[side.id]}  {title(side)}, {words.ending_words(side.state)}: "
-        said += f"{words.layout(side.layout)}, {rate}"
-        said += (f" ({bounds})" if bounds else "") + f", {words.gib(side.peak_memory_bytes)} at most"
-        console.print(said, markup=False, soft_wrap=True)
+        text = f"{letters[side.id]}  {title(side)}, {words.ending_words(side.state)}: "
+        text += f"{words.layout(side.layout)}, {rate}"
+        text += (f" ({bounds})" if bounds else "") + f", {words.gib(side.peak_memory_bytes)} at most"
+        console.print(text, markup=False, soft_wrap=True)
         if line := remarks(side):
             console.print(f"   {line}", markup=False, soft_wrap=True, style="dim")
-    for found in compared.pairs:
-        console.print(pair(found, letters), markup=False, soft_wrap=True)
+    for compared_pair in compared.pairs:
+        console.print(pair(compared_pair, letters), markup=False, soft_wrap=True)
     for note in compared.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True, style="dim")
     _print(console, f"configuration; {compared.same_keys} keys are the same", differences(compared))

@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 _TRIED = "{done} of {total} configurations tried"
 
 
-def headline(found: Overview) -> str:
+def headline(overview: Overview) -> str:
     """What runs now, in a sentence."""
-    studies, going = len(found.studies), len(found.runs)
+    studies, going = len(overview.studies), len(overview.runs)
     if not studies and not going:
-        return "Nothing is running." if found.run_count else "Nothing has run here yet."
+        return "Nothing is running." if overview.run_count else "Nothing has run here yet."
     parts = ["a study" if studies == 1 else f"{studies} studies"] if studies else []
     parts += ["a run" if going == 1 else f"{going} runs"] if going else []
-    said = f"{' and '.join(parts)} {'is' if studies + going == 1 else 'are'} running."
-    return said[:1].upper() + said[1:]
+    text = f"{' and '.join(parts)} {'is' if studies + going == 1 else 'are'} running."
+    return text[:1].upper() + text[1:]
 
 
-def counts(found: Overview) -> str:
+def counts(overview: Overview) -> str:
     """How much there is."""
-    studies = "1 study" if found.study_count == 1 else f"{found.study_count:,} studies"
-    return f"{words.several(found.run_count, 'runs')} and {studies} in {found.home}"
+    studies = "1 study" if overview.study_count == 1 else f"{overview.study_count:,} studies"
+    return f"{words.several(overview.run_count, 'runs')} and {studies} in {overview.home}"
 
 
 def study_progress(study: CurrentStudy) -> str:
@@ -61,19 +61,19 @@ def current_trial_text(study: CurrentStudy) -> str:
 def run(going: CurrentRun) -> str:
     """How far a run is."""
     of = f" of {going.steps:,}" if going.steps else ""
-    left = "" if going.seconds_left is None else f", {words.estimate(going.seconds_left)} left"
-    return f"{words.layout(going.layout)}: step {going.step:,}{of}{left}"
+    remaining = "" if going.seconds_left is None else f", {words.estimate(going.seconds_left)} left"
+    return f"{words.layout(going.layout)}: step {going.step:,}{of}{remaining}"
 
 
-def print_overview(console: Console, found: Overview) -> None:
+def print_overview(console: Console, overview: Overview) -> None:
     """The page Start in lines."""
-    lines = [headline(found)]
-    for study in [*found.studies, *([found.last] if found.last else [])]:
+    lines = [headline(overview)]
+    for study in [*overview.studies, *([overview.last] if overview.last else [])]:
         lines.append(f"{study.name}: {study_progress(study)}")
         lines.append(f"  {leader(study)}" + (f"; {study.gain_line}" if study.gain_line else ""))
         if tried := current_trial_text(study):
             lines.append(f"  now {tried}")
-    lines += [f"{going.id}: {run(going)}" for going in found.runs]
-    lines += [f"problem: {problem.text}; {problem.remedy}" for problem in found.problems]
+    lines += [f"{going.id}: {run(going)}" for going in overview.runs]
+    lines += [f"problem: {problem.text}; {problem.remedy}" for problem in overview.problems]
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)

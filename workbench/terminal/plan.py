@@ -27,37 +27,37 @@ _TERMS = {
 _FRONT = 12
 
 
-def print_plan(console: Console, found: PlanResult, record: Record | None = None) -> None:
+def print_plan(console: Console, plan: PlanResult, record: Record | None = None) -> None:
     """The best, the pareto, a line for each family that was not taken, and how predictions of this machine held."""
-    for line in _head(found):
+    for line in _head(plan):
         console.print(line, markup=False, soft_wrap=True)
     console.print(
-        _table("Fastest layouts that fit, one for each combination of dp, tp, pp and ZeRO stage", found.best)
+        _table("Fastest layouts that fit, one for each combination of dp, tp, pp and ZeRO stage", plan.best)
     )
-    for line in _placement_lines(found):
+    for line in _placement_lines(plan):
         console.print(line, markup=False, soft_wrap=True)
-    if found.tight is not None:
-        console.print(_tight(found.tight), markup=False, soft_wrap=True)
-    console.print(_table("Layouts that trade time for memory", _select_evenly(found.pareto)))
+    if plan.tight is not None:
+        console.print(_tight(plan.tight), markup=False, soft_wrap=True)
+    console.print(_table("Layouts that trade time for memory", _select_evenly(plan.pareto)))
     console.print("Why not:")
-    for refused in plan_text.why_not(found.families):
+    for refused in plan_text.why_not(plan.families):
         name = f"{refused.axis} {refused.values}:"
         console.print(f"  {name:<24}{refused.reason}", markup=False, soft_wrap=True)
     if record is not None:
         console.print(plan_text.track_record_line(record), markup=False, soft_wrap=True)
-    for note in found.notes:
+    for note in plan.notes:
         console.print(f"  {note}", markup=False, soft_wrap=True, style="dim")
 
 
-def _head(found: PlanResult) -> Iterator[str]:
-    cluster, config = found.target.cluster, found.config
+def _head(plan: PlanResult) -> Iterator[str]:
+    cluster, config = plan.target.cluster, plan.config
     tokens = config.batch.global_batch * config.data.sequence_length
     yield (
         f"{config.model.preset} on {plan_text.devices(cluster)}, "
         f"{config.batch.global_batch:,} sequences of {config.data.sequence_length:,} tokens a step "
         f"({words.count(tokens)}), {config.precision}"
     )
-    yield f"{found.looked_at:,} legal layouts considered, {found.safe:,} fit safely"
+    yield f"{plan.looked_at:,} legal layouts considered, {plan.safe:,} fit safely"
 
 
 def _table(title: str, rows: Sequence[Forecast]) -> Table:
@@ -93,14 +93,14 @@ def _cells(row: Forecast) -> Iterator[str]:
     )
 
 
-def _placement_lines(found: PlanResult) -> Iterator[str]:
+def _placement_lines(plan: PlanResult) -> Iterator[str]:
     """A line for each of the best; nothing where devices are all alike."""
-    rows = [(row, where) for row, where in zip(found.best, found.placed, strict=True) if where is not None]
+    rows = [(row, where) for row, where in zip(plan.best, plan.placed, strict=True) if where is not None]
     if rows:
         yield f"Best placement of ranks on {rows[0][1].where}, with its gain over ranks in order (nothing hidden):"
     for row, where in rows:
-        what = plan_text.placement_settings(where) or "placing ranks in order is as fast as any other way"
-        yield f"  {words.layout(row.config.parallel.model_dump())}: {100 * where.gain:+.1f} % tokens/s  {what}"
+        settings = plan_text.placement_settings(where) or "placing ranks in order is as fast as any other way"
+        yield f"  {words.layout(row.config.parallel.model_dump())}: {100 * where.gain:+.1f} % tokens/s  {settings}"
 
 
 def _short(seconds: float) -> str:

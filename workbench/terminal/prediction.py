@@ -33,47 +33,51 @@ _BAR = 30
 
 
 def print_forecast(
-    console: Console, found: Forecast, where: PlacementReport | None = None, traffic: TrafficMap | None = None
+    console: Console,
+    forecast: Forecast,
+    where: PlacementReport | None = None,
+    traffic: TrafficMap | None = None,
 ) -> None:
     """Time, memory, what the step is made of, what would change it, where ranks belong, what goes over links, and what
     to know of numbers.
     """
-    _head(console, found)
-    console.print(_breakdown(found))
-    for line in _changes(found):
+    _head(console, forecast)
+    console.print(_breakdown(forecast))
+    for line in _changes(forecast):
         _line(console, line)
     for line in text.placement_lines(where):
         _line(console, line)
     if traffic is not None:
         _line(console, text.traffic(traffic))
-    if (mesh := compare(found.config, found.target)) is not None:
+    if (mesh := compare(forecast.config, forecast.target)) is not None:
         _line(console, text.signatures(mesh))
         console.print(column_table("What each axis divides", text.mesh_columns(mesh)))
         _line(console, text.LIES)
-    elif reason := unknown(found.config):
+    elif reason := unknown(forecast.config):
         _line(console, text.not_told(reason))
-    _notes(console, found.notes)
+    _notes(console, forecast.notes)
 
 
-def print_why_not(console: Console, found: LayoutExplanation) -> None:
+def print_why_not(console: Console, explanation: LayoutExplanation) -> None:
     """Legal, fits, and how far behind: one line each."""
-    if found.forecast is None:
+    if explanation.forecast is None:
         console.print("[red]not legal[/]")
     else:
-        console.print(f"[green]legal[/]  {words.layout(found.layout)}", soft_wrap=True)
+        console.print(f"[green]legal[/]  {words.layout(explanation.layout)}", soft_wrap=True)
         _line(
-            console, f"{'fits' if found.forecast.fits else 'does not fit safely'}: {_memory(found.forecast)}"
+            console,
+            f"{'fits' if explanation.forecast.fits else 'does not fit safely'}: {_memory(explanation.forecast)}",
         )
-        _line(console, f"step: {step(found.forecast)}")
-    for line in _behind(found):
+        _line(console, f"step: {step(explanation.forecast)}")
+    for line in _behind(explanation):
         _line(console, line)
-    _notes(console, found.forecast.notes if found.forecast else ())
+    _notes(console, explanation.forecast.notes if explanation.forecast else ())
 
 
-def step(found: Forecast) -> str:
+def step(forecast: Forecast) -> str:
     """Seconds of a step, with its range."""
-    low, high = words.seconds(found.step_seconds.low), words.seconds(found.step_seconds.high)
-    return f"{words.seconds(found.step_seconds.median)} (90 %: {low} to {high})"
+    low, high = words.seconds(forecast.step_seconds.low), words.seconds(forecast.step_seconds.high)
+    return f"{words.seconds(forecast.step_seconds.median)} (90 %: {low} to {high})"
 
 
 def settings(values: Mapping[str, Any]) -> str:
@@ -81,9 +85,9 @@ def settings(values: Mapping[str, Any]) -> str:
     return " ".join(f"{key}={'null' if item is None else item}" for key, item in values.items())
 
 
-def layout(found: Forecast) -> str:
+def layout(forecast: Forecast) -> str:
     """Degrees and what else a plan turns, in a few words."""
-    config = found.config
+    config = forecast.config
     parts = [words.layout(config.parallel.model_dump()), f"micro-batch {config.batch.micro_batch}"]
     if config.schedule.chunks > 1:
         parts.append(f"{config.schedule.chunks} stages a rank")
@@ -97,38 +101,38 @@ def probability(value: float) -> str:
     return "under 1 %" if value < 0.01 else "over 99 %" if value > 0.99 else words.percent(value)
 
 
-def _head(console: Console, found: Forecast) -> None:
-    cluster = found.target.cluster
+def _head(console: Console, forecast: Forecast) -> None:
+    cluster = forecast.target.cluster
     console.print(
-        f"[bold]{words.layout(found.config.parallel.model_dump())}[/] on {cluster.name} "
-        f"({found.target.group.accelerator.name})",
+        f"[bold]{words.layout(forecast.config.parallel.model_dump())}[/] on {cluster.name} "
+        f"({forecast.target.group.accelerator.name})",
         soft_wrap=True,
     )
     rows = {
-        "step": step(found),
-        "tokens/s": words.number(found.tokens_per_second),
-        "MFU": f"{words.percent(found.mfu, 1)} of {found.peak_flops / 1e12:,.5g} TFLOP/s a device",
-        "memory": _memory(found),
-        **_outside_row(found),
-        "limits": "; ".join(limit.words for limit in found.limits[:3]),
+        "step": step(forecast),
+        "tokens/s": words.number(forecast.tokens_per_second),
+        "MFU": f"{words.percent(forecast.mfu, 1)} of {forecast.peak_flops / 1e12:,.5g} TFLOP/s a device",
+        "memory": _memory(forecast),
+        **_outside_row(forecast),
+        "limits": "; ".join(limit.words for limit in forecast.limits[:3]),
     }
-    for label, told in rows.items():
-        _line(console, f"  {label:<10}{told}")
+    for label, value in rows.items():
+        _line(console, f"  {label:<10}{value}")
 
 
-def _memory(found: Forecast) -> str:
-    limit = found.target.memory_bytes
-    share = words.percent(found.memory_bytes.median / limit)
-    low, high = words.gib(found.memory_bytes.low), words.gib(found.memory_bytes.high)
+def _memory(forecast: Forecast) -> str:
+    limit = forecast.target.memory_bytes
+    share = words.percent(forecast.memory_bytes.median / limit)
+    low, high = words.gib(forecast.memory_bytes.low), words.gib(forecast.memory_bytes.high)
     return (
-        f"{words.gib(found.memory_bytes.median)} ({low} to {high}), {share} of {words.gib(limit)}; "
-        f"out of memory with {probability(found.out_of_memory_probability)}"
+        f"{words.gib(forecast.memory_bytes.median)} ({low} to {high}), {share} of {words.gib(limit)}; "
+        f"out of memory with {probability(forecast.out_of_memory_probability)}"
     )
 
 
-def _outside_row(found: Forecast) -> dict[str, str]:
+def _outside_row(forecast: Forecast) -> dict[str, str]:
     """A row for what the allocator does not count; none on a CPU."""
-    beside = found.outside
+    beside = forecast.outside
     if not beside.likely:
         return {}
     count = len(beside.communicators)
@@ -137,7 +141,7 @@ def _outside_row(found: Forecast) -> dict[str, str]:
     return {"": f"of that {sizes} outside torch's allocator: CUDA context{buffers}, believed"}
 
 
-def _breakdown(found: Forecast) -> Table:
+def _breakdown(forecast: Forecast) -> Table:
     from rich.table import Table
 
     table = Table(
@@ -151,8 +155,8 @@ def _breakdown(found: Forecast) -> Table:
     for name in ("seconds", "share"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    whole = sum(found.breakdown.values())
-    for name, seconds in sorted(found.breakdown.items(), key=lambda item: -item[1]):
+    whole = sum(forecast.breakdown.values())
+    for name, seconds in sorted(forecast.breakdown.items(), key=lambda item: -item[1]):
         share = seconds / whole
         if share >= _LEAST:
             table.add_row(
@@ -164,12 +168,12 @@ def _breakdown(found: Forecast) -> Table:
     return table
 
 
-def _changes(found: Forecast) -> Iterator[str]:
-    if not found.changes:
+def _changes(forecast: Forecast) -> Iterator[str]:
+    if not forecast.changes:
         yield "No neighbour of this layout fits."
         return
     yield "What would change that:"
-    worth = [change for change in found.changes if not change.lossy or change.gain >= _LOSSY]
+    worth = [change for change in forecast.changes if not change.lossy or change.gain >= _LOSSY]
     for change in worth[:_CHANGES]:
         yield f"  {_gain(change)}  {settings(change.values)}{_caution(change)}"
 
@@ -182,18 +186,18 @@ def _caution(change: Change) -> str:
     return "  (lossy: see `workbench quality`)" if change.lossy else ""
 
 
-def _behind(found: LayoutExplanation) -> Iterator[str]:
-    if found.best is None:
-        yield f"no best layout to compare with: {found.reason}"
+def _behind(explanation: LayoutExplanation) -> Iterator[str]:
+    if explanation.best is None:
+        yield f"no best layout to compare with: {explanation.reason}"
         return
-    yield f"the best of as many ranks and this batch: {layout(found.best)}: {step(found.best)}"
-    if found.slower is None:
+    yield f"the best of as many ranks and this batch: {layout(explanation.best)}: {step(explanation.best)}"
+    if explanation.slower is None:
         return
-    if found.slower <= 0:
+    if explanation.slower <= 0:
         yield "this one is as fast, or faster by settings that plans do not turn"
         return
-    terms = "; ".join(term.words for term in found.terms)
-    yield f"{words.percent(found.slower, 1)} behind it: {terms}"
+    terms = "; ".join(term.words for term in explanation.terms)
+    yield f"{words.percent(explanation.slower, 1)} behind it: {terms}"
 
 
 def _notes(console: Console, notes: Iterable[str]) -> None:
@@ -210,42 +214,42 @@ _SHOWN = 5
 _SIZES = {"weights", "gradients", "optimizer", "activations", "buffers", "host", "total"}
 
 
-def print_dry_run(console: Console, config: RunConfig, found: DryRun) -> None:
+def print_dry_run(console: Console, config: RunConfig, dry_run: DryRun) -> None:
     """A legal layout: a row for each kind of rank, then what the largest one holds."""
-    ranks = "1 rank" if found.world_size == 1 else f"{found.world_size:,} ranks"
-    console.print(f"[green]legal[/]  {words.layout(found.layout)}, {ranks}", soft_wrap=True)
-    console.print(_table(found))
-    for line in _lines(config, found):
+    ranks = "1 rank" if dry_run.world_size == 1 else f"{dry_run.world_size:,} ranks"
+    console.print(f"[green]legal[/]  {words.layout(dry_run.layout)}, {ranks}", soft_wrap=True)
+    console.print(_table(dry_run))
+    for line in _lines(config, dry_run):
         console.print(line, markup=False, soft_wrap=True)
-    for mismatch in found.mismatches:
+    for mismatch in dry_run.mismatches:
         console.print(f"[red]bug in the workbench[/]: {mismatch}", soft_wrap=True)
 
 
-def _table(found: DryRun) -> Table:
+def _table(dry_run: DryRun) -> Table:
     from rich.table import Table
 
-    assert found.largest is not None
-    unit, size = ("GiB", 2**30) if found.largest.total_bytes >= 2**30 else ("MiB", 2**20)
-    sizes = _SIZES if any(row.host_bytes for row in found.stages) else _SIZES - {"host"}
+    assert dry_run.largest is not None
+    unit, size = ("GiB", 2**30) if dry_run.largest.total_bytes >= 2**30 else ("MiB", 2**20)
+    sizes = _SIZES if any(row.host_bytes for row in dry_run.stages) else _SIZES - {"host"}
     gap = 2 if len(sizes) < len(_SIZES) else 1
     title = f"{unit} on each rank at the peak of a step"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, gap, 0, 0))
     for name in ("stage", "ranks"):
         table.add_column(name, no_wrap=True)
-    for name in ("layers", "in flight", "parameters", *_sizes_by_name(found.stages[0], sizes)):
+    for name in ("layers", "in flight", "parameters", *_sizes_by_name(dry_run.stages[0], sizes)):
         table.add_column(name, justify="right", no_wrap=True)
-    for rows in _stage_rows(found):
+    for rows in _stage_rows(dry_run):
         table.add_row(*(_cells(rows, sizes, size) if rows else ["..."]))
     return table
 
 
-def _stage_rows(found: DryRun) -> Iterator[list[Footprint]]:
+def _stage_rows(dry_run: DryRun) -> Iterator[list[Footprint]]:
     """Neighbours that hold the same, in one row each; an empty one in place of many."""
-    alike = [list(rows) for _, rows in groupby(found.stages, _what_it_holds)]
+    alike = [list(rows) for _, rows in groupby(dry_run.stages, _what_it_holds)]
     skipped = False
     for place, rows in enumerate(alike):
         is_inside = _SHOWN <= place < len(alike) - _SHOWN
-        if not is_inside or found.largest in rows:
+        if not is_inside or dry_run.largest in rows:
             skipped = False
             yield rows
         elif not skipped:
@@ -288,10 +292,10 @@ def _stages(stages: tuple[int, ...]) -> str:
     return f"{stages[0]}, {stages[1]} ... {stages[-1]}"
 
 
-def _lines(config: RunConfig, found: DryRun) -> Iterator[str]:
-    row = found.largest
+def _lines(config: RunConfig, dry_run: DryRun) -> Iterator[str]:
+    row = dry_run.largest
     assert row is not None
-    formula = found.formulas[found.stages.index(row)]
+    formula = dry_run.formulas[dry_run.stages.index(row)]
     work = workload_of(config)
     model, fewer = words.count(parameters(work)), words.sharing_words(shared_parameters(work))
     yield f"Most on rank {row.rank:,}: {words.gib(row.total_bytes)}. The model has {model} parameters{fewer}."
@@ -305,5 +309,5 @@ def _lines(config: RunConfig, found: DryRun) -> Iterator[str]:
             "table 2: 34 s b h / t a layer, or 2 s b h if recomputed; embedding and logits left out)."
         )
     yield "Counted as a CPU's kernels keep it; without what kernels need while they run, and the libraries' own memory."
-    yield from found.notes
-    yield f"Checked in {words.seconds(found.seconds)}."
+    yield from dry_run.notes
+    yield f"Checked in {words.seconds(dry_run.seconds)}."

@@ -200,16 +200,16 @@ class StudyProgress(ProgressBar):
         self._windows = []
 
     def _line(self, trial: Trial, elsewhere: str) -> str:
-        who = f"{trial.source}, {elsewhere}" if elsewhere else trial.source
-        what = f"trial {trial.number} ({who}): {self._file.search_space.label(trial.config)}"
+        source = f"{trial.source}, {elsewhere}" if elsewhere else trial.source
+        text = f"trial {trial.number} ({source}): {self._file.search_space.label(trial.config)}"
         if trial.value is None:
-            return f"{what}: {words.ending_words(trial.outcome)}" + (
+            return f"{text}: {words.ending_words(trial.outcome)}" + (
                 f", {trial.reason}" if trial.reason else ""
             )
         aim = self._file.aim
         bounds = words.interval_ends(*aim.bounds(trial.low, trial.high))
         measured = aim.words(trial.value) + (f" ({bounds})" if bounds else "")
-        return f"{what}: {measured}" + _ending(trial)
+        return f"{text}: {measured}" + _ending(trial)
 
     def _doing(self, news: Update) -> str:
         if news.state != "running":

@@ -48,11 +48,11 @@ def print_run(console: Console, view: RunView, stall: Stall | None = None) -> No
         console.print(f"  | {line}", markup=False, soft_wrap=True, style="dim")
 
 
-def remark_lines(said: Annotations) -> Iterator[tuple[str, str]]:
+def remark_lines(annotations: Annotations) -> Iterator[tuple[str, str]]:
     """What people say of a run or a study, with labels; the lines of a note stand below each other."""
-    if said.tags:
-        yield "tags", ", ".join(said.tags)
-    for number, line in enumerate(said.note.splitlines()):
+    if annotations.tags:
+        yield "tags", ", ".join(annotations.tags)
+    for number, line in enumerate(annotations.note.splitlines()):
         yield "" if number else "note", line
 
 

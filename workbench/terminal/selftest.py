@@ -43,22 +43,22 @@ _NAMED = 3
 _COLORS = {"pass": "green", "fail": "red", "not_possible": "dim"}
 
 
-def print_selftest(console: Console, found: Selftest, kept: Path) -> None:
+def print_selftest(console: Console, selftest: Selftest, folder: Path) -> None:
     """Every check with its reason, and where the evidence is: the zip, or the folder where there is none."""
     table = Table("", "", "", "", box=None, show_header=False, pad_edge=False)
-    for row in found.checks:
+    for row in selftest.checks:
         outcome = f"[{_COLORS[row.outcome]}]{WORDS[row.outcome]}[/]"
         table.add_row(outcome, row.title, f"{row.seconds:.0f} s", escape(row.reason))
     console.print(table)
-    counts = found.outcomes
+    counts = selftest.outcomes
     ended = f"{counts['pass']} passed, {counts['fail']} failed, {counts['not_possible']} not possible here"
     console.print(
-        f"\n{ended}, in {found.seconds:.0f} s on {several(found.ranks, 'ranks')}, device {found.device}"
+        f"\n{ended}, in {selftest.seconds:.0f} s on {several(selftest.ranks, 'ranks')}, device {selftest.device}"
     )
-    if found.interrupted:
-        missing = len(found.asked) - len(found.checks)
-        console.print(f"interrupted in {found.interrupted}: {missing} checks have no result")
-    console.print(f"evidence to attach to a report: {escape(str(kept))}", soft_wrap=True)
+    if selftest.interrupted:
+        missing = len(selftest.asked) - len(selftest.checks)
+        console.print(f"interrupted in {selftest.interrupted}: {missing} checks have no result")
+    console.print(f"evidence to attach to a report: {escape(str(folder))}", soft_wrap=True)
 
 
 def losses(not_kept: Mapping[str, str]) -> list[str]:

@@ -17,46 +17,49 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def print_sensitivity(console: Console, found: Sensitivity) -> None:
+def print_sensitivity(console: Console, sensitivity: Sensitivity) -> None:
     """Importance, what was worked out on demand, dependence and neighbours; what is not known says why."""
     console.print(
-        f"[bold]{found.study}[/]  {found.trials:,} trials ended: {found.measured:,} measured, "
-        f"{found.failed:,} failed"
+        f"[bold]{sensitivity.study}[/]  {sensitivity.trials:,} trials ended: {sensitivity.measured:,} measured, "
+        f"{sensitivity.failed:,} failed"
     )
-    _shares(console, "Importance (PED-ANOVA: what sets the best trials apart)", found.importance)
-    _fanova(console, "Importance (fANOVA: share of the spread explained alone)", found.fanova)
-    _shap(console, found.shap)
-    _dependence(console, found, found.aim)
-    _neighbours(console, found)
+    _shares(console, "Importance (PED-ANOVA: what sets the best trials apart)", sensitivity.importance)
+    _fanova(console, "Importance (fANOVA: share of the spread explained alone)", sensitivity.fanova)
+    _shap(console, sensitivity.shap)
+    _dependence(console, sensitivity, sensitivity.aim)
+    _neighbours(console, sensitivity)
 
 
-def _shares(console: Console, title: str, found: Importance) -> None:
-    if not found.values:
-        _say(console, title, found.reason)
+def _shares(console: Console, title: str, importance: Importance) -> None:
+    if not importance.values:
+        _say(console, title, importance.reason)
         return
     _table(
-        console, title, SHARES, [(words.short(key), _share(part), "") for key, part in found.values.items()]
+        console,
+        title,
+        SHARES,
+        [(words.short(key), _share(part), "") for key, part in importance.values.items()],
     )
-    _stands_on(console, found.trials or 0)
+    _stands_on(console, importance.trials or 0)
 
 
 def _fanova(console: Console, title: str, answer: AnalysisResult[Fanova]) -> None:
-    found = answer.found
-    if found is None or not found.values:
-        _say(console, title, found.reason if found else answer.reason)
+    fanova = answer.found
+    if fanova is None or not fanova.values:
+        _say(console, title, fanova.reason if fanova else answer.reason)
         return
-    errors = found.plus_minus or {}
+    errors = fanova.plus_minus or {}
     rows = [
         (
             words.short(key),
             _share(part),
             f"+- {_share(error)}" if (error := errors.get(key)) is not None else "",
         )
-        for key, part in found.values.items()
+        for key, part in fanova.values.items()
     ]
-    together = [("knobs together", _share(found.interactions or 0.0), "")]
+    together = [("knobs together", _share(fanova.interactions or 0.0), "")]
     _table(console, title, SHARES, rows + together)
-    _stands_on(console, found.trials)
+    _stands_on(console, fanova.trials)
     _note(console, answer.note)
 
 
@@ -73,13 +76,13 @@ def _share(value: float) -> str:
 
 
 def _shap(console: Console, answer: AnalysisResult[Shap]) -> None:
-    found = answer.found
-    if found is None:
+    shap = answer.found
+    if shap is None:
         _say(console, "SHAP", answer.reason)
         return
     for title, part, unit in (
-        ("SHAP: average change of a trial's value by each knob", found.value, "%"),
-        ("SHAP: average change of the chance of failure by each knob", found.failure, "points"),
+        ("SHAP: average change of a trial's value by each knob", shap.value, "%"),
+        ("SHAP: average change of the chance of failure by each knob", shap.failure, "points"),
     ):
         if part.knobs is None:
             _say(console, title, part.reason)
@@ -93,8 +96,8 @@ def _shap(console: Console, answer: AnalysisResult[Shap]) -> None:
     _note(console, answer.note)
 
 
-def _dependence(console: Console, found: Sensitivity, aim: Aim) -> None:
-    rows = list(_dependence_rows(found.dependence, aim))
+def _dependence(console: Console, sensitivity: Sensitivity, aim: Aim) -> None:
+    rows = list(_dependence_rows(sensitivity.dependence, aim))
     header = ("knob", "value", "trials", "failed", f"mean, {aim.unit}", "best", "predicted mean")
     _table(console, "Value by knob setting", header, rows)
 
@@ -110,8 +113,8 @@ def _dependence_rows(knobs: Sequence[KnobRow], aim: Aim) -> Iterator[tuple[str, 
             yield name, words.choice(knob.key, at.value), str(at.trials), str(at.failed), *shown
 
 
-def _neighbours(console: Console, found: Sensitivity) -> None:
-    winner, title = found.winner, "The winner's neighbours"
+def _neighbours(console: Console, sensitivity: Sensitivity) -> None:
+    winner, title = sensitivity.winner, "The winner's neighbours"
     if winner is None:
         _say(console, title, "nothing was measured yet")
         return
@@ -122,7 +125,7 @@ def _neighbours(console: Console, found: Sensitivity) -> None:
             *loss(row),
             evidence_words(row),
         )
-        for row in found.neighbours
+        for row in sensitivity.neighbours
     ]
     title = f"{title}: neighbours of trial {winner.trial} ({winner.label})"
     _table(console, title, ("knob", "step", "loses", "95 % (model: 90 %)", "from"), rows)

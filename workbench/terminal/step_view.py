@@ -16,9 +16,9 @@ def print_step(console: Console, view: StepView, one_call: bool) -> None:
     """As the page Steps shows it."""
     if view.rank is None:
         console.print(column_table(f"{view.run}, step {view.step:,}", drill_text.step_columns(view.ranks)))
-        if found := view.slowest:
-            console.print(drill_text.slowest(found.call, found.rank), markup=False, soft_wrap=True)
-            place = f"--rank {found.rank} --call {found.call.key.link_text()}"
+        if slowest := view.slowest:
+            console.print(drill_text.slowest(slowest.call, slowest.rank), markup=False, soft_wrap=True)
+            place = f"--rank {slowest.rank} --call {slowest.call.key.link_text()}"
             console.print(f"  to see it: add {place}", markup=False, soft_wrap=True, style="dim")
     elif one_call:
         (call,) = view.calls

@@ -51,9 +51,9 @@ _UNITS = {objective.unit for objective in KNOWN.values()}
 
 def print_runs(console: Console, rows: Sequence[RunRow], older: int) -> None:
     """One line per run."""
-    said = any(map(_remark_cell, rows))
+    has_remarks = any(map(_remark_cell, rows))
     titles = ("run", "when", "outcome", "layout", "backend", "step", "tokens/s", "study")
-    table = _table(*titles, *(["said"] if said else []))
+    table = _table(*titles, *(["said"] if has_remarks else []))
     for row in rows:
         table.add_row(
             row.id,
@@ -64,7 +64,7 @@ def print_runs(console: Console, rows: Sequence[RunRow], older: int) -> None:
             words.seconds(row.step_seconds),
             words.number(row.tokens_per_second),
             f"{row.study} #{row.trial}" if row.study else "",
-            *([_remark_cell(row)] if said else []),
+            *([_remark_cell(row)] if has_remarks else []),
         )
     console.print(table)
     if older:
@@ -73,16 +73,16 @@ def print_runs(console: Console, rows: Sequence[RunRow], older: int) -> None:
 
 def print_studies(console: Console, rows: Sequence[StudyRow]) -> None:
     """One line per study."""
-    said = any(map(_remark_cell, rows))
+    has_remarks = any(map(_remark_cell, rows))
     titles = ("study", "changed", "state", "trials", "best", "over its baseline")
-    table = _table(*titles, *(["said"] if said else []))
+    table = _table(*titles, *(["said"] if has_remarks else []))
     for row in rows:
         trials = f"{words.number(row.trials_done)} of {words.number(row.trials_total)}"
         best = find_aim(row.objective).words(row.best_value) if row.best_value else words.NOTHING
         several = f", {len(row.controllers)} controllers" if len(row.controllers) > 1 else ""
         state = words.ending_words(row.state) + several
         cells = (row.name, words.age_text(row.updated_unix), state, trials, best, row.gain_verdict or "")
-        table.add_row(*cells, *([_remark_cell(row)] if said else []))
+        table.add_row(*cells, *([_remark_cell(row)] if has_remarks else []))
     console.print(table)
 
 
@@ -95,14 +95,14 @@ def _remark_cell(row: RunRow | StudyRow) -> str:
 
 
 def print_study(
-    console: Console, document: StudyDocument, most: int | None = None, said: Annotations | None = None
+    console: Console, document: StudyDocument, most: int | None = None, annotations: Annotations | None = None
 ) -> None:
     """The result of a study, then its trials from the fastest to the slowest, then those that failed; ``most`` of
     them.
     """
     result = document.result
     console.print(f"[bold]{result.study}[/]  {words.ending_words(result.state)}")
-    for label, line in remark_lines(said) if said else ():
+    for label, line in remark_lines(annotations) if annotations else ():
         console.print(f"  {label:<6}{line}", markup=False, soft_wrap=True)
     members = document.controllers or []
     _print_lines(console, [study.controllers(members)] if len(members) > 1 else [])
@@ -148,9 +148,9 @@ def _course(result: StudyResult) -> list[str]:
     if result.continues:
         lines.append(f"continues {', '.join(result.continues)}, with all trials")
     for event in result.steering:
-        given = " ".join(f"{key}={words.value(value)}" for key, value in event.arguments.items())
+        arguments = " ".join(f"{key}={words.value(value)}" for key, value in event.arguments.items())
         answer = "accepted" if event.accepted else "refused"
-        command = f"{words.age_text(event.at_unix)} by {event.by}: {event.command} {given}".rstrip()
+        command = f"{words.age_text(event.at_unix)} by {event.by}: {event.command} {arguments}".rstrip()
         lines.append(f"{command}: {answer}" + (f", {event.reason}" if event.reason else ""))
     if result.sampler:
         lines.append(f"sampler: {result.sampler.name} ({result.sampler.reason})")

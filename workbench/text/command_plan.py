@@ -58,10 +58,9 @@ def _seconds_each(file: StudyFile) -> float | None:
 def _time(file: StudyFile) -> list[str]:
     if file.budget_seconds is None:
         return []
-    each = Allowance.from_file(file)
-    return [
-        f"  in {each.whole:g} s: each ends after {each.share:.0f} s, but not before {several(each.least, 'steps')}"
-    ]
+    allowance = Allowance.from_file(file)
+    least = several(allowance.least, "steps")
+    return [f"  in {allowance.whole:g} s: each ends after {allowance.share:.0f} s, but not before {least}"]
 
 
 def _command(file: StudyFile) -> TunedCommand:

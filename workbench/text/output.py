@@ -55,14 +55,14 @@ def report_console() -> Console:
 def stdout_for_results() -> Iterator[None]:
     """Send what anything prints meanwhile, child processes and C++ too, to stderr."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    stdout_copy = os.dup(1)
     try:
         os.dup2(2, 1)
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout_copy, 1)
+        os.close(stdout_copy)
 
 
 def dumps(tree: object) -> str:
@@ -73,7 +73,7 @@ def dumps(tree: object) -> str:
         text = msgspec.json.format(msgspec.json.encode(tree), indent=2).decode()
     except (TypeError, ValueError, OverflowError):  # what only Python's own writer knows
         return json.dumps(_finite(tree), indent=2)
-    return text if text.isascii() else _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    return text if text.isascii() else _NOT_ASCII.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def _finite(value: object) -> object:

@@ -61,14 +61,14 @@ def other_schedule(config: RunConfig) -> str:
 
 def layout_columns(rows: Sequence[Forecast], record: Record | None) -> list[Column]:
     """One line a layout, with what was measured of it wherever it was."""
-    held = [find_measured_runs(record, row) if record else None for row in rows]
+    measured_runs = [find_measured_runs(record, row) if record else None for row in rows]
     parallel = [row.config.parallel for row in rows]
     others = [other_schedule(row.config) for row in rows]
     return [
-        Column("dp", [one.dp for one in parallel], COUNT),
-        Column("tp", [one.tp for one in parallel], COUNT),
-        Column("pp", [one.pp for one in parallel], COUNT),
-        Column("ZeRO", [one.zero_stage for one in parallel], COUNT),
+        Column("dp", [layout.dp for layout in parallel], COUNT),
+        Column("tp", [layout.tp for layout in parallel], COUNT),
+        Column("pp", [layout.pp for layout in parallel], COUNT),
+        Column("ZeRO", [layout.zero_stage for layout in parallel], COUNT),
         Column("micro-batch", [row.config.batch.micro_batch for row in rows], COUNT),
         Column("stages a rank", [row.config.schedule.chunks for row in rows], COUNT),
         *([Column("schedule", [row.config.schedule.kind for row in rows])] if any(others) else []),
@@ -84,7 +84,7 @@ def layout_columns(rows: Sequence[Forecast], record: Record | None) -> list[Colu
         ),
         Column(
             "measured",
-            [one and one.measured_seconds for one in held],
+            [measured and measured.measured_seconds for measured in measured_runs],
             SECONDS._replace(format="%,.3f"),
             "The mean step of runs of this home with this configuration.",
         ),
@@ -107,14 +107,14 @@ def layout_columns(rows: Sequence[Forecast], record: Record | None) -> list[Colu
 
 def why_not(families: Sequence[Family]) -> list[RefusedValues]:
     """One line for neighbours that are refused for one reason; the best need none."""
-    found = []
+    lines = []
     for (axis, reason), group in groupby(families, lambda family: (family.axis, family.reason)):
         alike = list(group)
         if alike[0].verdict != "best":
-            found.append(
+            lines.append(
                 RefusedValues(AXES.get(axis, axis), _span([family.value for family in alike]), reason)
             )
-    return found
+    return lines
 
 
 def _span(values: Sequence[str]) -> str:
@@ -152,23 +152,27 @@ def track_record_columns(rows: Sequence[PredictionCheck]) -> list[Column]:
     ]
 
 
-def traffic(found: TrafficMap) -> str:
+def traffic(traffic_map: TrafficMap) -> str:
     """What a rank sends on each axis, and how much of it leaves its node."""
     parts = []
-    for axis, told in found.as_dict()["axes"].items():
-        share = told["bytes_between_nodes"] / told["bytes"]
-        parts.append(f"{axis} {words.gib(told['bytes_of_a_rank'])} ({words.percent(share)} between nodes)")
-    each, rates = ", ".join(parts) or "nothing", found.rates()
+    for axis, kinds in traffic_map.as_dict()["axes"].items():
+        share = kinds["bytes_between_nodes"] / kinds["bytes"]
+        parts.append(f"{axis} {words.gib(kinds['bytes_of_a_rank'])} ({words.percent(share)} between nodes)")
+    per_rank, rates = ", ".join(parts) or "nothing", traffic_map.rates()
     inside, across = np.diag(rates), rates[~np.eye(len(rates), dtype=bool)]
-    known = (("inside a node", inside), ("between nodes", across))
-    links = [f"{_span_of(own)} {where}" for where, own in known if np.isfinite(own).any()]
+    kinds_of_links = (("inside a node", inside), ("between nodes", across))
+    links = [
+        f"{_span_of(rates_of_kind)} {where}"
+        for where, rates_of_kind in kinds_of_links
+        if np.isfinite(rates_of_kind).any()
+    ]
     carries = f" A device's link carries {', '.join(links)}." if links else ""
-    return f"Sent by the busiest rank in a step, by formula: {each}.{carries}"
+    return f"Sent by the busiest rank in a step, by formula: {per_rank}.{carries}"
 
 
-def signatures(found: Comparison) -> str:
+def signatures(comparison: Comparison) -> str:
     """With which signatures the messages of dp and tp take least, and what that costs."""
-    best, now = found.best, found.now
+    best, now = comparison.best, comparison.now
     if best == now:
         return (
             f"Messages of dp and tp take {words.seconds(now.seconds)} one after the other; no other degrees and list "
@@ -190,16 +194,16 @@ def not_told(reason: str) -> str:
     return f"What dp and tp send matrix by matrix is not told: {reason}."
 
 
-def mesh_columns(found: Comparison) -> list[Column]:
+def mesh_columns(comparison: Comparison) -> list[Column]:
     """What each axis divides: the layout as it is, others on as many ranks, and what would take less than all these."""
-    rows = [*found.runnable, *([found.mixed] if found.mixed else [])]
+    rows = [*comparison.runnable, *([comparison.mixed] if comparison.mixed else [])]
     return [
         Column("dp", [row.axes.get("dp", 1) for row in rows], COUNT),
         Column("tp", [row.axes.get("tp", 1) for row in rows], COUNT),
         Column("matrices", [_lies(row) for row in rows]),
         Column("sent", [row.bytes_ for row in rows], MEGABYTES),
         Column("messages", [row.seconds for row in rows], milliseconds(row.seconds for row in rows)),
-        Column("runs", [_how_run(row, found) for row in rows]),
+        Column("runs", [_how_run(row, comparison) for row in rows]),
     ]
 
 
@@ -212,16 +216,16 @@ def _lies(row: MeshSignatures) -> str:
     )
 
 
-def _how_run(row: MeshSignatures, found: Comparison) -> str:
+def _how_run(row: MeshSignatures, comparison: Comparison) -> str:
     if row.settings is None:
         return "not run here: one axis divides samples and matrices"
-    return "as it is" if row is found.now else _settings(row)
+    return "as it is" if row is comparison.now else _settings(row)
 
 
 def _settings(row: MeshSignatures) -> str:
     """As they are typed."""
-    given = row.settings or {}
-    return " ".join(f"{key}={_listed(value)}" for key, value in given.items() if value is not None)
+    settings = row.settings or {}
+    return " ".join(f"{key}={_listed(value)}" for key, value in settings.items() if value is not None)
 
 
 def _listed(value: Any) -> str:
@@ -252,36 +256,38 @@ def devices(cluster: Cluster) -> str:
     return f"{' + '.join(f'{size:,} x {name}' for name, size in kinds.items())} ({cluster.name})"
 
 
-def placement_lines(found: PlacementReport | None, orders: bool = True) -> Iterator[str]:
+def placement_lines(report: PlacementReport | None, orders: bool = True) -> Iterator[str]:
     """What the best placement is and what it gains; nothing where all devices and links are alike. With ``orders``:
     what the axes nested in other ways come to.
     """
-    if found is None:
+    if report is None:
         return
-    yield f"Best placement of ranks on {found.where}:"
-    if found.values:
-        yield f"  {100 * found.gain:+6.1f} % tokens/s  {placement_settings(found)}"
-    yield f"  {found.reason}"
-    if found.values:
-        yield f"  {_axes(found)}"
-    if found.values and found.configured_seconds is not None:
-        yield f"  as configured: {words.seconds(sum(found.configured_seconds.values()))} a step, nothing hidden"
-    if orders and len(found.alternatives) > 1:
-        text = milliseconds(alternative.total for alternative in found.alternatives).text
-        told = [f"{nesting(alternative)} {text(alternative.total)}" for alternative in found.alternatives]
-        yield f"  axis inside axis, the outermost first: {', '.join(told)}"
+    yield f"Best placement of ranks on {report.where}:"
+    if report.values:
+        yield f"  {100 * report.gain:+6.1f} % tokens/s  {placement_settings(report)}"
+    yield f"  {report.reason}"
+    if report.values:
+        yield f"  {_axes(report)}"
+    if report.values and report.configured_seconds is not None:
+        yield f"  as configured: {words.seconds(sum(report.configured_seconds.values()))} a step, nothing hidden"
+    if orders and len(report.alternatives) > 1:
+        text = milliseconds(alternative.total for alternative in report.alternatives).text
+        alternatives = [
+            f"{nesting(alternative)} {text(alternative.total)}" for alternative in report.alternatives
+        ]
+        yield f"  axis inside axis, the outermost first: {', '.join(alternatives)}"
 
 
-def nesting(one: Alternative) -> str:
+def nesting(alternative: Alternative) -> str:
     """Which axis lies inside which: "pp > dp > tp"."""
-    in_order = " (ranks in order)" if list(one.devices) == sorted(one.devices) else ""
-    return " > ".join(one.axes) + in_order
+    in_order = " (ranks in order)" if list(alternative.devices) == sorted(alternative.devices) else ""
+    return " > ".join(alternative.axes) + in_order
 
 
-def alternative_columns(found: PlacementReport) -> list[Column]:
+def alternative_columns(report: PlacementReport) -> list[Column]:
     """One line for each way to nest the axes, the fastest first."""
-    rows = found.alternatives
-    axes = [axis for axis in found.seconds if any(row.seconds[axis] > 0 for row in rows)]
+    rows = report.alternatives
+    axes = [axis for axis in report.seconds if any(row.seconds[axis] > 0 for row in rows)]
     unit = milliseconds(row.seconds[axis] for row in rows for axis in axes)
     crossing = [
         ", ".join(f"{axis} {count:,}" for axis, count in row.crossing.items() if count) or "none"
@@ -295,9 +301,9 @@ def alternative_columns(found: PlacementReport) -> list[Column]:
     ]
 
 
-def placement_settings(found: PlacementReport) -> str:
+def placement_settings(report: PlacementReport) -> str:
     """Keys and values as ``--set`` takes them; a long order in runs of devices that follow each other."""
-    return " ".join(f"{key}={_values_text(values)}" for key, values in found.values.items())
+    return " ".join(f"{key}={_values_text(values)}" for key, values in report.values.items())
 
 
 def _values_text(values: Sequence[int]) -> str:
@@ -316,9 +322,9 @@ def _runs(values: Sequence[int]) -> Iterator[str]:
     yield f"{first}-{last}" if first < last else str(first)
 
 
-def _axes(found: PlacementReport) -> str:
+def _axes(report: PlacementReport) -> str:
     """Seconds of what an order changes, before and after."""
-    before, after = found.in_order_seconds, found.seconds
+    before, after = report.in_order_seconds, report.seconds
     changed = [name for name in after if abs(after[name] - before[name]) > 0.005 * sum(before.values())]
     parts = [f"{name} {words.seconds(before[name])} -> {words.seconds(after[name])}" for name in changed]
     return f"ranks in order -> placed, nothing hidden: {', '.join(parts)}"

@@ -138,19 +138,19 @@ def host_columns(rows: Sequence[HostRow]) -> list[Column]:
     return [
         *names,
         Column("ranks", [_ranks_on(row) for row in rows]),
-        *(one for _, one in _shown_columns(rows)),
+        *(column for _, column in _shown_columns(rows)),
     ]
 
 
 def _shown_columns(rows: Sequence[GpuRow | HostRow]) -> list[tuple[Shown, Column]]:
-    found = []
-    for one in fields(rows[0]) if rows else ():
-        if look := one.metadata.get("shown"):
-            values = [getattr(row, one.name) for row in rows]
+    columns = []
+    for field in fields(rows[0]) if rows else ():
+        if look := field.metadata.get("shown"):
+            values = [getattr(row, field.name) for row in rows]
             if any(isinstance(value, dict) for value in values):
                 values = [_shares_text(value) for value in values]
-            found.append((look, Column(look.title, values, _unit(look.unit))))
-    return found
+            columns.append((look, Column(look.title, values, _unit(look.unit))))
+    return columns
 
 
 def _four_digits(value: float | None) -> str:

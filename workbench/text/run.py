@@ -44,7 +44,7 @@ def lines(summary: RunSummary) -> Iterator[Line]:
     if losses:
         held_out = summary.validation_loss
         tail = "" if held_out is None else f"; validation {words.loss(held_out)}"
-        tail += f", {found}" if (found := metric(summary)) else ""
+        tail += f", {metric_text}" if (metric_text := metric(summary)) else ""
         tail = f" over {words.several(len(summary.losses), 'steps')}{tail}"
         yield "loss", f"{words.loss(losses[0])} -> {words.loss(losses[-1])}{tail}"
     yield from checkpoint_lines(summary)
@@ -127,8 +127,8 @@ def document_columns(groups: Sequence[SequenceGroupRow]) -> list[Column]:
 
 def metric(summary: RunSummary) -> str:
     """On held-out samples, beside the loss: the model's metric, and the loss with stages left out, if there are any."""
-    known = (summary.metric_name, summary.validation_metric), ("with stages left out", summary.partial_loss)
-    return ", ".join(f"{name} {words.loss(value)}" for name, value in known if value is not None)
+    metrics = (summary.metric_name, summary.validation_metric), ("with stages left out", summary.partial_loss)
+    return ", ".join(f"{name} {words.loss(value)}" for name, value in metrics if value is not None)
 
 
 def _step_lines(summary: RunSummary) -> Iterator[Line]:
@@ -180,9 +180,11 @@ def budget(summary: RunSummary) -> str | None:
     """What a run took of the time that it was given; None of one that counted its steps, or did not come to an end."""
     if summary.budget_seconds is None or summary.budget_used_seconds is None:
         return None
-    used, given = (words.seconds(one) for one in (summary.budget_used_seconds, summary.budget_seconds))
+    used, budget_text = (
+        words.seconds(seconds) for seconds in (summary.budget_used_seconds, summary.budget_seconds)
+    )
     ended = "until it was stopped" if summary.budget_stopped else "the last loss and checkpoint included"
-    return f"{used} of {given}, {ended}; {words.several(len(summary.losses), 'steps')}"
+    return f"{used} of {budget_text}, {ended}; {words.several(len(summary.losses), 'steps')}"
 
 
 def checkpoint_lines(summary: RunSummary) -> Iterator[Line]:
@@ -355,8 +357,10 @@ def changes(rows: Sequence[ChangeRow]) -> list[str]:
         by_step.setdefault((row.step, row.by), []).append(row)
     texts = []
     for (number, by), same_step in by_step.items():
-        what = ", ".join(f"{row.key} {words.value(row.old)} → {words.value(row.new)}" for row in same_step)
-        text = f"from step {number:,} on: {what}" + (f" ({by})" if by else "")
+        changes_text = ", ".join(
+            f"{row.key} {words.value(row.old)} → {words.value(row.new)}" for row in same_step
+        )
+        text = f"from step {number:,} on: {changes_text}" + (f" ({by})" if by else "")
         before, after = same_step[0].seconds_before, same_step[0].seconds_after
         if before is not None and after is not None:
             text += f"; a step took {words.seconds(before)} before, {words.seconds(after)} after"
@@ -366,9 +370,9 @@ def changes(rows: Sequence[ChangeRow]) -> list[str]:
 
 def _variable(row: EnvironmentRow) -> str:
     """One environment variable of a run: asked for, seen, and whether it took effect."""
-    seen = f", the process has {row.seen}" if row.seen != row.asked else ""
+    text = f", the process has {row.seen}" if row.seen != row.asked else ""
     used = f", {row.used} used" if row.used not in (None, row.asked) else ""
-    return f"{row.name}={row.asked}{seen}{used}; took effect: {row.proven} ({row.how})"
+    return f"{row.name}={row.asked}{text}{used}; took effect: {row.proven} ({row.how})"
 
 
 def environment_columns(rows: Sequence[EnvironmentRow]) -> list[Column]:
@@ -413,10 +417,10 @@ def verdict_lines(verdict: Verdict) -> Iterator[Line]:
         yield "", f"expect: {text}"
 
 
-def episode(found: Episode) -> str:
+def episode(row: Episode) -> str:
     """What held for a part of the run, and in which steps."""
-    verdict = found.verdict
-    steps = f"steps {found.first_step:,} to {found.last_step:,}" + (", the latest" if found.goes_on else "")
+    verdict = row.verdict
+    steps = f"steps {row.first_step:,} to {row.last_step:,}" + (", the latest" if row.goes_on else "")
     return f"{words.bottleneck(verdict.name, verdict.axis)} in {steps}: {verdict.evidence}"
 
 

@@ -21,9 +21,9 @@ def direction(row: KnobEffect) -> str:
     return f"most with {words.choice(row.key, most.value)}"
 
 
-def method_outcome(found: Fanova | Shap | None) -> str:
+def method_outcome(result: Fanova | Shap | None) -> str:
     """What became of a method that has run: a study may be too small for it to say anything."""
-    return "computed" if found is not None and found.has_findings else "tells nothing of these trials"
+    return "computed" if result is not None and result.has_findings else "tells nothing of these trials"
 
 
 def pair(row: PairEffect) -> str:
@@ -51,11 +51,11 @@ def evidence_words(row: Neighbour) -> str:
     numbers = ", ".join(str(number) for number in row.trials)
     trials = f"trial{'s' * (len(row.trials) > 1)} {numbers}"
     once = "" if row.repeated else ", one run each"
-    known = {
+    words_by_kind = {
         "measured": f"measured: {trials}{once}",
         "failed": f"failed: {trials}",
         "predicted": "predicted by the model, not measured",
         "unknown": "not measured",
         "illegal": "cannot run",
     }[row.stands]
-    return f"{known}; {row.reason}" if row.reason else known
+    return f"{words_by_kind}; {row.reason}" if row.reason else words_by_kind

@@ -107,20 +107,20 @@ SKEW_HELP = (
 def skew(row: SkewRow) -> str:
     """Of which kind it is, what each kind costs, and who."""
     parts = {FIXED: row.fixed_seconds, ROTATING: row.rotating_seconds, ONE_OFF: row.one_off_seconds}
-    each = ", ".join(f"{kind} {words.seconds(seconds)}" for kind, seconds in parts.items())
-    who = ""
+    parts_text = ", ".join(f"{kind} {words.seconds(seconds)}" for kind, seconds in parts.items())
+    rank_text = ""
     if row.ranks:
         named = words.ranks(row.ranks)
         ranks, are = ("Rank", "is") if len(row.ranks) == 1 else ("Ranks", "are")
-        who += f" {ranks} {named} {are} last in {words.percent(row.ranks_share)} of the steps."
+        rank_text += f" {ranks} {named} {are} last in {words.percent(row.ranks_share)} of the steps."
     if row.latest:
         worst = row.latest[0]
         steps = "1 step stands" if row.late_steps == 1 else f"{row.late_steps:,} steps stand"
         worst_of = f"rank {worst.rank:,} in step {worst.step:,}, {words.seconds(worst.seconds)} behind"
-        who += f" {steps} out; worst: {worst_of}."
+        rank_text += f" {steps} out; worst: {worst_of}."
     return (
         f"The skew is {row.kind}: {SKEW_MEANINGS[row.kind]}. The last rank is {words.seconds(row.seconds)} behind the "
-        f"median of the others in the mean step: {each}.{who}"
+        f"median of the others in the mean step: {parts_text}.{rank_text}"
     )
 
 
@@ -178,11 +178,11 @@ def _experts(rows: Sequence[ExpertRow]) -> str:
 
 
 def _bucketing_text(rows: Sequence[ExpertRow]) -> str:
-    known = [row for row in rows if row.sent_fraction is not None]
-    if not known:
+    measured = [row for row in rows if row.sent_fraction is not None]
+    if not measured:
         return ""
-    sent = sum(row.sent_fraction or 0.0 for row in known) / len(known)
-    apart = sum(row.residual or 0.0 for row in known) / len(known)
+    sent = sum(row.sent_fraction or 0.0 for row in measured) / len(measured)
+    apart = sum(row.residual or 0.0 for row in measured) / len(measured)
     return (
         f", and {words.percent(sent)} of them travelled for all, {words.percent(apart)} of a token's length from it in "
         "the mean"
@@ -192,54 +192,54 @@ def _bucketing_text(rows: Sequence[ExpertRow]) -> str:
 def tasks(rows: Sequence[TaskRow]) -> str:
     """Who worked on which task: how even that is decides how long ranks wait for each other."""
     whole = sum(row.micro_batches for row in rows)
-    each: dict[int, int] = {}
+    micro_batches: dict[int, int] = {}
     for row in rows:
         for rank, count in row.ranks.items():
-            each[rank] = each.get(rank, 0) + count
-    told = ", ".join(
+            micro_batches[rank] = micro_batches.get(rank, 0) + count
+    text = ", ".join(
         f"{row.name} has {row.micro_batches:,} on {words.several(len(row.ranks), 'ranks')}" for row in rows
     )
-    least, most = min(each.values()), max(each.values())
+    least, most = min(micro_batches.values()), max(micro_batches.values())
     ranks = f"each rank has {most:,}" if least == most else f"ranks have {least:,} to {most:,}"
-    return f"Of {words.several(whole, 'micro-batches')} a step {told}; {ranks}"
+    return f"Of {words.several(whole, 'micro-batches')} a step {text}; {ranks}"
 
 
 def task_columns(rows: Sequence[TaskRow]) -> list[Column]:
     """What each task has of a step, and how far it came."""
-    found = [[loss for loss in row.losses if loss is not None] for row in rows]
+    losses = [[loss for loss in row.losses if loss is not None] for row in rows]
     return [
         Column("task", [row.name for row in rows]),
         Column("micro-batches", [row.micro_batches for row in rows], COUNT, "Of a step."),
         Column("ranks", [len(row.ranks) for row in rows], COUNT, "That had some of them."),
-        Column("first loss", [losses[0] if losses else None for losses in found], RATIO),
-        Column("last loss", [losses[-1] if losses else None for losses in found], RATIO),
+        Column("first loss", [losses[0] if losses else None for losses in losses], RATIO),
+        Column("last loss", [losses[-1] if losses else None for losses in losses], RATIO),
     ]  # fmt: skip
 
 
 def expert_slots(row: ExpertSlotRow) -> str:
     """What a rank's slots were good for."""
-    asked = row.hits + row.ahead + row.misses
+    wanted = row.hits + row.ahead + row.misses
     shares = {"found": row.hits, "on their way": row.ahead, "waited for": row.misses}
-    told = ", ".join(
-        f"{words.percent(count / asked if asked else 0.0)} {name}" for name, count in shares.items()
+    text = ", ".join(
+        f"{words.percent(count / wanted if wanted else 0.0)} {name}" for name, count in shares.items()
     )
     return (
         f"rank {row.rank} has {row.slots} slots of {words.gib(row.slot_bytes)} for {row.experts} experts on "
-        f"{'the host' if row.home == 'host' else 'disk'}: of {asked:,} requests {told}; "
+        f"{'the host' if row.home == 'host' else 'disk'}: of {wanted:,} requests {text}; "
         f"{words.gib(row.fetched_bytes)} fetched, products waited {words.seconds(row.waited_seconds)}"
     )
 
 
 def batches_ahead(rows: Sequence[PrefetchRow]) -> str:
     """What making batches ahead was good for: of all ranks, and what steps waited on the one that waited longest."""
-    asked, ready = sum(row.asked for row in rows), sum(row.ready for row in rows)
+    wanted, ready = sum(row.asked for row in rows), sum(row.ready for row in rows)
     most = max(rows, key=lambda row: row.waited_seconds)
-    made = words.seconds(sum(row.made_seconds for row in rows) / len(rows))
+    seconds = words.seconds(sum(row.made_seconds for row in rows) / len(rows))
     dropped = sum(row.dropped for row in rows)
     return (
-        f"at most {most.registers} made ahead: of {asked:,} that steps asked for "
-        f"{words.percent(ready / max(asked, 1))} were ready; rank {most.rank} waited longest, "
-        f"{words.seconds(most.waited_seconds)} in all, where making them took a rank {made}"
+        f"at most {most.registers} made ahead: of {wanted:,} that steps asked for "
+        f"{words.percent(ready / max(wanted, 1))} were ready; rank {most.rank} waited longest, "
+        f"{words.seconds(most.waited_seconds)} in all, where making them took a rank {seconds}"
         + (f"; {dropped:,} were made for nothing" if dropped else "")
     )
 
@@ -258,11 +258,11 @@ def networks(rows: Sequence[NetworkRow]) -> str:
 
 def adapted_text(row: AdapterRow) -> str:
     """What was trained beside a frozen model, and whether that stayed as it was."""
-    kept = f"are to the bit what they were (SHA-256 {row.sha256[:12]})"
+    text = f"are to the bit what they were (SHA-256 {row.sha256[:12]})"
     changed = f"changed: SHA-256 {row.sha256[:12]} before, {row.sha256_at_end[:12]} after"
     return (
         f"{words.ADAPTERS[row.method]} of rank {row.rank} trained {row.side_parameters:,} parameters, "
-        f"{100 * row.share:.3g} % of all; the {row.frozen_parameters:,} frozen ones {kept if row.kept else changed}"
+        f"{100 * row.share:.3g} % of all; the {row.frozen_parameters:,} frozen ones {text if row.kept else changed}"
     )
 
 
@@ -276,13 +276,13 @@ def adapter_text(train: Mapping[str, Any]) -> str:
 
 def partial_products(row: PartialProductsRow) -> str:
     """What steps leave out, and what that spares."""
-    share, left = words.percent(row.share), "activations"
+    share, remaining = words.percent(row.share), "activations"
     of = f"a step trains {share} of each block's heads and, experts aside, feed-forward width"
     if row.key == "memory.sample_tokens":
-        left = "activations and remembered norms of gradients"
+        remaining = "activations and remembered norms of gradients"
         of = f"weight gradients come from {share} of the tokens"
-    kept, whole = words.gib(row.kept_bytes), words.gib(row.whole_bytes)
-    return f"{of}; by formula a micro-batch leaves {kept} of {left} in a stage in place of {whole}"
+    kept_text, whole = words.gib(row.kept_bytes), words.gib(row.whole_bytes)
+    return f"{of}; by formula a micro-batch leaves {kept_text} of {remaining} in a stage in place of {whole}"
 
 
 def update(row: UpdateRow) -> str:
@@ -290,13 +290,13 @@ def update(row: UpdateRow) -> str:
     trained = [layer for layer in row.layers if layer.trained_channels]
     parts = ", ".join(f"{name} {_kib(size)}" for name, size in row.formula_bytes.items())
     used, counted = sum(row.formula_bytes.values()), sum(row.counted_bytes.values())
-    told = f"; counted: {_kib(counted)}" if row.counted_bytes else ""
+    counted_text = f"; counted: {_kib(counted)}" if row.counted_bytes else ""
     if counted == used:
-        told = "; as many were counted"
+        counted_text = "; as many were counted"
     return (
         f"{row.way}: weights of {len(trained)} of {len(row.layers)} layers, biases of "
-        f"{sum(layer.biases for layer in row.layers)}, in {_kib(used)} of {_kib(row.budget_bytes)} ({parts}{told}); a "
-        f"data rank sends {_kib(row.sent_bytes)}"
+        f"{sum(layer.biases for layer in row.layers)}, in {_kib(used)} of {_kib(row.budget_bytes)} "
+        f"({parts}{counted_text}); a data rank sends {_kib(row.sent_bytes)}"
     )
 
 
@@ -319,7 +319,7 @@ def update_columns(row: UpdateRow) -> list[Column]:
 
 def expert_columns(rows: Sequence[ExpertRow]) -> list[Column]:
     """How evenly each layer's experts are loaded."""
-    found = [
+    columns = [
         Column("layer", [row.layer for row in rows]),
         Column("busiest expert", [row.load.index(max(row.load)) for row in rows]),
         Column("its share", [max(row.load) for row in rows], PERCENT, "Of all choices of the layer."),
@@ -331,15 +331,15 @@ def expert_columns(rows: Sequence[ExpertRow]) -> list[Column]:
     ]  # fmt: skip
     if rows and rows[0].rank_load is not None:
         loads = [row.rank_load for row in rows]
-        found.append(Column("busiest ep rank", loads, RATIO, "Its choices over the mean rank's."))
+        columns.append(Column("busiest ep rank", loads, RATIO, "Its choices over the mean rank's."))
     if rows and rows[0].sent_fraction is not None:
-        found += [
+        columns += [
             Column("sent", [row.sent_fraction for row in rows], PERCENT,
                    "Tokens that travelled, each for those of its bucket, of all choices."),
             Column("residual", [row.residual for row in rows], PERCENT,
                    "Mean distance of a token from the one that was sent for it, over its length."),
         ]  # fmt: skip
-    return found
+    return columns
 
 
 def _warmup(left_out: int, by_times: int | None) -> str:
@@ -379,10 +379,10 @@ def longest_gap(row: GapRow) -> str:
 def gap_columns(rows: Sequence[GapRow]) -> list[Column]:
     """The costliest gaps between named phases."""
     finely = MILLISECONDS._replace(format="%,.3f")
-    each = "Mean over ranks and the steps whose spans were kept."
+    caption = "Mean over ranks and the steps whose spans were kept."
     return [
         Column("between", [_gap_ends(row) for row in rows]),
-        Column("time per step", [row.seconds for row in rows], finely, each),
+        Column("time per step", [row.seconds for row in rows], finely, caption),
         Column("longest", [row.longest_seconds for row in rows], finely),
         Column("on rank", [row.rank for row in rows]),
         Column("in step", [row.step for row in rows], COUNT),
@@ -406,13 +406,13 @@ def memory_plan(row: MemoryPlanRow) -> str:
 
 def stretches(row: MemoryPlanRow) -> list[tuple[str, int, int]]:
     """Blocks in a row with the same action: the action, and the numbers of the first and the last."""
-    found: list[tuple[str, int, int]] = []
+    runs: list[tuple[str, int, int]] = []
     for number, action in enumerate(row.actions, row.first):
-        if found and found[-1][0] == action:
-            found[-1] = action, found[-1][1], number
+        if runs and runs[-1][0] == action:
+            runs[-1] = action, runs[-1][1], number
         else:
-            found.append((action, number, number))
-    return found
+            runs.append((action, number, number))
+    return runs
 
 
 def _stretch(action: str, first: int, last: int) -> str:
@@ -459,7 +459,7 @@ def _plan_budget(row: PlanRow) -> str:
     """What of its budget a plan uses."""
     if row.budget_of != "loss":
         return f"with {words.percent(_budget_share(row), 1)} of the error allowed"
-    lost, uniform = (words.percent(one, 1) for one in (row.effect, row.effect_uniform))
+    lost, uniform = (words.percent(effect, 1) for effect in (row.effect, row.effect_uniform))
     return (
         f"with errors {_times(_error_share(row))} as large, but {lost} lost of what counts for the loss where one "
         f"value loses {uniform}"

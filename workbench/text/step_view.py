@@ -42,7 +42,7 @@ def step_columns(rows: Sequence[RankStep]) -> list[Column]:
 
 def call_columns(calls: Sequence[CollectiveCall], rank: int) -> list[Column]:
     """One line for each call of a rank."""
-    own = [call.attendance(rank) for call in calls]
+    attendances = [call.attendance(rank) for call in calls]
     return [
         Column("axis", [call.axis for call in calls]),
         Column("operation", [call.operation for call in calls]),
@@ -53,12 +53,14 @@ def call_columns(calls: Sequence[CollectiveCall], rank: int) -> list[Column]:
             "From 0 on, of this operation and axis in the step.",
         ),
         Column("bytes", [call.bytes for call in calls], MEGABYTES),
-        Column("issued", [one.issued for one in own], _FINELY, ISSUED),
+        Column("issued", [attendance.issued for attendance in attendances], _FINELY, ISSUED),
         Column("could run", [call.began for call in calls], _FINELY, CAN_RUN),
-        Column("ended", [one.ended for one in own], _FINELY, SINCE),
-        Column("waited for others", [one.waited_seconds for one in own], _FINELY, WAITED),
+        Column("ended", [attendance.ended for attendance in attendances], _FINELY, SINCE),
+        Column(
+            "waited for others", [attendance.waited_seconds for attendance in attendances], _FINELY, WAITED
+        ),
         Column("last rank", [call.last_rank for call in calls], COUNT, "The one that issued it last."),
-        Column("stood still", [one.exposed_seconds for one in own], _FINELY, STOOD),
+        Column("stood still", [attendance.exposed_seconds for attendance in attendances], _FINELY, STOOD),
     ]
 
 
@@ -76,38 +78,44 @@ def collective_call_columns(call: CollectiveCall, hosts: Mapping[int, str | None
 
 def meeting(call: CollectiveCall, rank: int) -> str:
     """When a rank issued a call, for whom it waited, and when it ran."""
-    own = call.attendance(rank)
-    issued = f"Rank {rank:,} issued it {_ms(own.issued)} into the step"
-    if own.ended is None:
+    attendance = call.attendance(rank)
+    issued = f"Rank {rank:,} issued it {_ms(attendance.issued)} into the step"
+    if attendance.ended is None:
         return f"{issued}; it had not ended when the step was written."
     if call.group_size > len(call.ranks) + len(call.missing):
-        return f"{issued} and was through at {_ms(own.ended)}; which ranks it met is not known."
+        return f"{issued} and was through at {_ms(attendance.ended)}; which ranks it met is not known."
     if len(call.ranks) == 1:
-        return f"{issued} and was through at {_ms(own.ended)}; no other rank of its group recorded this call."
+        return f"{issued} and was through at {_ms(attendance.ended)}; no other rank of its group recorded this call."
     if rank == call.last_rank:
         waited = (
             f"as the last of {len(call.ranks):,} ranks: the first had waited for {_ms(call.late_seconds)}"
         )
-    elif own.waited_seconds and own.waited_seconds > call.clock_error_seconds:
-        waited = f"and waited {_ms(own.waited_seconds)} for rank {call.last_rank:,}, the last to come"
+    elif attendance.waited_seconds and attendance.waited_seconds > call.clock_error_seconds:
+        waited = f"and waited {_ms(attendance.waited_seconds)} for rank {call.last_rank:,}, the last to come"
     else:
         waited = "and did not have to wait for another rank"
-    ran = max(0.0, own.ended - max(call.began, own.issued))
+    ran = max(0.0, attendance.ended - max(call.began, attendance.issued))
     still = (
-        "" if own.exposed_seconds is None else f"; its main thread stood still for {_ms(own.exposed_seconds)}"
+        ""
+        if attendance.exposed_seconds is None
+        else f"; its main thread stood still for {_ms(attendance.exposed_seconds)}"
     )
-    return f"{issued}, {waited}. From then on it ran for {_ms(ran)}, until {_ms(own.ended)}{still}."
+    return f"{issued}, {waited}. From then on it ran for {_ms(ran)}, until {_ms(attendance.ended)}{still}."
 
 
 def slowest(call: CollectiveCall, rank: int) -> str:
     """The call of a step that held a rank longest, and how much of that was waiting for another rank."""
-    own = call.attendance(rank)
-    held = f"The slowest collective: {call.operation} on {call.axis}, call {call.number:,}. Rank {rank:,} was in it"
-    if own.ended is None:
-        return f"{held} when the step was written."
-    text = f"{held} for {_ms(own.ended - own.issued)}"
-    if own.waited_seconds and own.waited_seconds > call.clock_error_seconds and rank != call.last_rank:
-        text += f", {_ms(own.waited_seconds)} of them waiting for rank {call.last_rank:,}, the last to come"
+    attendance = call.attendance(rank)
+    sentence = f"The slowest collective: {call.operation} on {call.axis}, call {call.number:,}. Rank {rank:,} was in it"
+    if attendance.ended is None:
+        return f"{sentence} when the step was written."
+    text = f"{sentence} for {_ms(attendance.ended - attendance.issued)}"
+    if (
+        attendance.waited_seconds
+        and attendance.waited_seconds > call.clock_error_seconds
+        and rank != call.last_rank
+    ):
+        text += f", {_ms(attendance.waited_seconds)} of them waiting for rank {call.last_rank:,}, the last to come"
     return f"{text}."
 
 

@@ -74,7 +74,7 @@ def fixed_knob_lines(result: StudyResult) -> list[str]:
 
 
 def _budget_text(name: str, row: BudgetRow, result: StudyResult) -> str:
-    used, limit, kept = row.used, row.limit or 0, row.kept_for_confirmation
+    used, limit, reserved = row.used, row.limit or 0, row.kept_for_confirmation
     if name == "trials":
         return f"{used} of {words.several(int(limit), 'trials')}"
     if name == "wall_seconds":
@@ -82,9 +82,9 @@ def _budget_text(name: str, row: BudgetRow, result: StudyResult) -> str:
     else:
         money = (result.price.currency if result.price else "") or "money"
         words_used = f"{text(used)} of {text(limit)} {'GPU-hours' if name == 'gpu_hours' else money}"
-    if not kept or result.state == "ended":
+    if not reserved or result.state == "ended":
         return words_used
-    share = words.percent(kept / limit) if limit else words.NOTHING
+    share = words.percent(reserved / limit) if limit else words.NOTHING
     return f"{words_used} ({share} is kept for the confirmation)"
 
 
@@ -227,17 +227,17 @@ def all_rows(result: StudyResult) -> list[Measurement]:
 
 def window(rows: Sequence[Measurement], choice: str = NEWEST) -> tuple[list[Measurement], str]:
     """At most ``SHOWN`` of the rows, what was asked for last, and in words which these are; no words for all."""
-    found = list(rows)
+    listed = list(rows)
     if choice == BEST:
         valued = [(row.value, -row.number, row) for row in rows if row.value is not None]
-        found = [row for *_, row in sorted(valued, key=lambda each: each[:2])]
+        listed = [row for *_, row in sorted(valued, key=lambda item: item[:2])]
     elif choice == FAILED:
-        found = [row for row in rows if row.failed]
-    shown = found[-SHOWN:]
+        listed = [row for row in rows if row.failed]
+    shown = listed[-SHOWN:]
     if len(shown) == len(rows):
         return shown, ""
     kind = {NEWEST: "the newest", BEST: "the best"}.get(choice, "the newest without a value,")
-    many = f"{kind} {len(shown):,}" if len(shown) < len(found) else f"all {len(shown):,} {_OF[choice]}"
+    many = f"{kind} {len(shown):,}" if len(shown) < len(listed) else f"all {len(shown):,} {_OF[choice]}"
     return shown, f"Showing {many} of {len(rows):,} trials."
 
 

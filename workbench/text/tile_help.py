@@ -58,5 +58,5 @@ WINDOWS = (
 
 def find_help(label: str) -> str | None:
     """What a tile's number is; None if nobody wrote it down. What follows a comma is a unit, or how it was taken."""
-    known = RUN | STUDY | EXPORT
-    return known.get(label) or known.get(label.partition(",")[0])
+    entries = RUN | STUDY | EXPORT
+    return entries.get(label) or entries.get(label.partition(",")[0])

@@ -78,8 +78,8 @@ def seconds(value: float | None) -> str:
         return f"{value * 1e3:,.1f} ms"
     if value < 100:
         return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
-    minutes, rest = divmod(round(value), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+    minutes, remainder = divmod(round(value), 60)
+    return f"{minutes} min {remainder:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def rough_duration(value: float) -> str:

@@ -62,8 +62,8 @@ class LinkStates:
 
     def close(self) -> None:
         """Let go of the namespaces."""
-        for socket_ in self._sockets.values():
-            socket_.close()
+        for opened in self._sockets.values():
+            opened.close()
 
     def _is_up(self, link: Link) -> bool:
         namespace, interface = link.near

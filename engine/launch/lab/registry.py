@@ -39,8 +39,8 @@ def list_labs() -> list[Lab]:
 def sweep() -> list[Lab]:
     """Remove the labs whose owners are gone, and tell which they were."""
     gone = [lab for lab in list_labs() if lab.deserted]
-    for lab_ in gone:
-        lab_.tear_down()
+    for deserted in gone:
+        deserted.tear_down()
     return gone
 
 

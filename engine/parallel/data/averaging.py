@@ -282,7 +282,9 @@ class AveragedParameters:
         """Bring new weights into the parameters where no gradients were applied."""
         self._masters.write_back()
         for slots in {
-            id(slots_): slots_ for slots_ in map(slots_of, self.shared.named.values()) if slots_
+            id(expert_slots): expert_slots
+            for expert_slots in map(slots_of, self.shared.named.values())
+            if expert_slots
         }.values():
             slots.forget()
         self._send_values()

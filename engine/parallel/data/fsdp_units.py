@@ -226,8 +226,8 @@ class CoarseGradients:
         for part in (part for part in content.parts if part.count):
             lies = extents[part.name]
             offsets = "" if lies.sizes == lies.shape else f".at{'-'.join(map(str, lies.offsets))}"
-            slice_ = f"slice{part.start // slice_size}of{ranks}"
-            name = f"{part.name}{offsets}.{unit.place}.{slice_}{self._over_tp.get(part.name, '')}"
+            slice_name = f"slice{part.start // slice_size}of{ranks}"
+            name = f"{part.name}{offsets}.{unit.place}.{slice_name}{self._over_tp.get(part.name, '')}"
             # A tensor of its own: under a name that has the parameter's shape a checkpoint wants all of its elements.
             whole = Extent((part.count,), (0,), (part.count,))
             yield ReplicaMemory(name, errors[part.start : part.stop], whole)

@@ -42,7 +42,9 @@ class WholeNorms:
             dist.all_gather_object(everywhere, names, group=channel.group)
         place = {
             name: number
-            for number, name in enumerate(sorted({name_ for names in everywhere for name_ in names}))
+            for number, name in enumerate(
+                sorted({known_name for names in everywhere for known_name in names})
+            )
         }
         self._count = len(place)
         self._places = {id(piece.weight): place[piece.name] for piece in pieces}

@@ -23,15 +23,15 @@ def require(config: RunConfig, chosen: Devices) -> None:
         return
     addresses = psutil.net_if_addrs()
     for key in ("inside", "between"):
-        name_ = getattr(config.network, key)
-        if name_ is None:
+        names = getattr(config.network, key)
+        if names is None:
             continue
         host = socket.gethostname()
-        if not set(name_.split(",")) <= set(addresses):
-            spaces = "; names are joined by commas alone" if "," in name_ else ""
+        if not set(names.split(",")) <= set(addresses):
+            spaces = "; names are joined by commas alone" if "," in names else ""
             remedy = f"{host} has no such interface; it has {', '.join(addresses)}{spaces}"
-            raise InputError(f"network.{key}", name_, remedy)
-        for name in name_.split(","):
+            raise InputError(f"network.{key}", names, remedy)
+        for name in names.split(","):
             if not any(address.family in _FAMILIES for address in addresses[name]):
                 with_one = [
                     other
@@ -39,4 +39,4 @@ def require(config: RunConfig, chosen: Devices) -> None:
                     if any(address.family in _FAMILIES for address in addresses[other])
                 ]
                 remedy = f"{name} of {host} has no address to send from; {', '.join(with_one)} have"
-                raise InputError(f"network.{key}", name_, remedy)
+                raise InputError(f"network.{key}", names, remedy)

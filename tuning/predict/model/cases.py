@@ -428,4 +428,4 @@ def _factor_share(shape: ModelShape) -> float:
     key_value = shape.kv_heads * shape.head_dim
     sides = [(shape.hidden, shape.hidden)] * 2 + [(shape.hidden, key_value)] * 2
     sides += [(shape.hidden, shape.ffn_hidden)] * 3
-    return sum(rows + columns_ for rows, columns_ in sides) / sum(rows * columns_ for rows, columns_ in sides)
+    return sum(rows + columns for rows, columns in sides) / sum(rows * columns for rows, columns in sides)

@@ -87,10 +87,10 @@ class PlanResult:
             "looked_at": self.looked_at,
             "safe": self.safe,
             "best": [
-                row(forecast_) | {"placement": where and where.as_dict()}
-                for forecast_, where in zip(self.best, self.placed, strict=True)
+                row(forecast) | {"placement": where and where.as_dict()}
+                for forecast, where in zip(self.best, self.placed, strict=True)
             ],
-            "pareto": [row(forecast_) for forecast_ in self.pareto],
+            "pareto": [row(forecast) for forecast in self.pareto],
             "tight": row(self.tight) if self.tight else None,
             "families": [family.as_dict() for family in self.families],
             "notes": list(self.notes),
@@ -134,18 +134,18 @@ def plan(config: RunConfig, target: Target, top: int = 10, ranks: int | None = N
     chosen = _distinct(table, safe, top)
     tight = _risky_layouts(table, order, chosen)
     front = _front(table, safe)
-    forecasts_ = forecasts(_configs(space, table, [*chosen, *front, *tight]), target)
-    best = _best_schedules(space, table.points[chosen], forecasts_[: len(chosen)], target)
+    answers = forecasts(_configs(space, table, [*chosen, *front, *tight]), target)
+    best = _best_schedules(space, table.points[chosen], answers[: len(chosen)], target)
     return PlanResult(
         target=target,
         config=space.base,
         looked_at=len(order),
         safe=int(table.safe.sum()),
         best=tuple(best),
-        pareto=tuple(forecasts_[len(chosen) : len(chosen) + len(front)]),
-        tight=forecasts_[-1] if len(tight) else None,
+        pareto=tuple(answers[len(chosen) : len(chosen) + len(front)]),
+        tight=answers[-1] if len(tight) else None,
         families=families(space, target, table.points, table.seconds, table.memory, table.probability),
-        placed=tuple(place.many([forecast_.config for forecast_ in best], target, place.LIMIT_SECONDS)),
+        placed=tuple(place.many([forecast.config for forecast in best], target, place.LIMIT_SECONDS)),
         lab_left_out=config.lab.wanted and not target.in_lab,
     )
 
@@ -162,13 +162,13 @@ def best(config: RunConfig, target: Target, ranks: int) -> Forecast | None:
     fastest = int(np.argmin(seconds))
     if not np.isfinite(seconds[fastest]):
         return None
-    forecasts_ = forecasts(_configs(space, table, [fastest]), target)
-    return _best_schedules(space, table.points[[fastest]], forecasts_, target)[0]
+    answers = forecasts(_configs(space, table, [fastest]), target)
+    return _best_schedules(space, table.points[[fastest]], answers, target)[0]
 
 
-def row(forecast_: Forecast) -> dict[str, Any]:
+def row(forecast: Forecast) -> dict[str, Any]:
     """One layout of many."""
-    config, whole = forecast_.config, forecast_.as_dict()
+    config, whole = forecast.config, forecast.as_dict()
     keys = ("layout", "step_seconds", "memory_bytes", "breakdown", "limits", "tokens_per_second", "mfu",
             "out_of_memory_probability")  # fmt: skip
     return {
@@ -207,8 +207,8 @@ def _best_schedules(space: Space, points: Points, chosen: list[Forecast], target
     return sorted(best, key=_median) if any(others) else best
 
 
-def _median(forecast_: Forecast) -> float:
-    return forecast_.step_seconds.median
+def _median(forecast: Forecast) -> float:
+    return forecast.step_seconds.median
 
 
 def _risky_layouts(table: LayoutTable, order: NDArray[np.intp], chosen: list[int]) -> list[int]:

@@ -124,8 +124,8 @@ class Ports:
         group, node = self._node(source)
         other_group, other_node = self._node(target)
         if group == other_group:
-            group_ = self._cluster.groups[group]
-            return group_.inside if node == other_node else group_.between
+            of_node = self._cluster.groups[group]
+            return of_node.inside if node == other_node else of_node.between
         return self._cluster.link(source, target)
 
     def slowest(self, devices: Sequence[int]) -> Link:

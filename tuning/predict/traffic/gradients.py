@@ -211,7 +211,7 @@ class Units:
             place: [parameter for parameter in parameters if parameter.block == place]
             for place in range(ROOT, blocks)
         }
-        self._units = {name: Unit(name, parameters_) for name, parameters_ in members.items() if parameters_}
+        self._units = {name: Unit(name, of_unit) for name, of_unit in members.items() if of_unit}
         self._order = list[Unit]()
         self.keep = policy.always_gathered
 

@@ -42,18 +42,18 @@ def _stage(values: Values) -> int:
 
 def _shard(values: Values) -> int:
     """Ranks of ``dp_shard_size``."""
-    whole, asked = int(values["parallel.dp"]), values.get("parallel.shard_ranks")
-    if _stage(values) < 2 or asked is None or not _hybrid(values):
+    whole, shard_ranks = int(values["parallel.dp"]), values.get("parallel.shard_ranks")
+    if _stage(values) < 2 or shard_ranks is None or not _hybrid(values):
         return whole
-    return int(asked) // int(values["parallel.cp"])
+    return int(shard_ranks) // int(values["parallel.cp"])
 
 
 def _hybrid(values: Values) -> bool:
     """Whether a mesh can have so many ranks in a sharded copy."""
-    asked, cp = int(values["parallel.shard_ranks"]), int(values["parallel.cp"])
-    if asked % cp or int(values["parallel.dp"]) % max(1, asked // cp):
+    shard_ranks, cp = int(values["parallel.shard_ranks"]), int(values["parallel.cp"])
+    if shard_ranks % cp or int(values["parallel.dp"]) % max(1, shard_ranks // cp):
         return False
-    return asked // cp > 1 or not _splits(values)
+    return shard_ranks // cp > 1 or not _splits(values)
 
 
 def _kind(values: Values) -> Document:
@@ -94,17 +94,17 @@ def _stage_of(document: Document, ranks: int) -> dict[str, Any]:
     if kind != "FSDP":
         return {"parallel.zero_stage": 0}
     if document.get(f"{_FSDP}version", 1) == 1:
-        given = document.get(f"{_FSDP}sharding_strategy", "FULL_SHARD")
-        return {"parallel.zero_stage": _STRATEGIES.get(str(given), 3)}
+        strategy = document.get(f"{_FSDP}sharding_strategy", "FULL_SHARD")
+        return {"parallel.zero_stage": _STRATEGIES.get(str(strategy), 3)}
     return {"parallel.zero_stage": 3 if str(document.get(_RESHARD, True)).lower() == "true" else 2}
 
 
 def _degrees(document: Document, ranks: int) -> dict[str, Any]:
     tp, cp = _size(document, "tp"), _size(document, "cp")
-    found = {"parallel.tp": tp, "parallel.cp": cp, "parallel.dp": max(1, ranks // (tp * cp))}
+    degrees = {"parallel.tp": tp, "parallel.cp": cp, "parallel.dp": max(1, ranks // (tp * cp))}
     if _size(document, "dp_replicate") > 1 and _size(document, "dp_shard") * cp > 1:
-        found["parallel.shard_ranks"] = _size(document, "dp_shard") * cp
-    return found
+        degrees["parallel.shard_ranks"] = _size(document, "dp_shard") * cp
+    return degrees
 
 
 def _uses_deepspeed(values: Values) -> bool:
@@ -121,8 +121,12 @@ def _offloading(values: Values) -> Document:
 
 
 def _offload_of(document: Document, ranks: int) -> dict[str, Any]:
-    given = (document.get(f"{_FSDP}offload_params"), document.get(f"{_DEEPSPEED}offload_optimizer_device"))
-    return {"memory.offload": "optimizer" if str(given[0]).lower() == "true" or given[1] == "cpu" else "none"}
+    settings = (document.get(f"{_FSDP}offload_params"), document.get(f"{_DEEPSPEED}offload_optimizer_device"))
+    return {
+        "memory.offload": "optimizer"
+        if str(settings[0]).lower() == "true" or settings[1] == "cpu"
+        else "none"
+    }
 
 
 def _under_fsdp(values: Values) -> bool:

@@ -56,9 +56,9 @@ def _strategy(values: Values) -> Document:
 def _read_strategy(document: Document, ranks: int) -> dict[str, Any]:
     if document.get(f"{_D}strategy", "fsdp2") == "ddp":
         return {"parallel.zero_stage": 0}
-    kept = document.get(f"{_D}reshard_after_forward")
+    reshards = document.get(f"{_D}reshard_after_forward")
     piped = int(document.get(f"{_D}pp_size") or 1) > 1
-    return {"parallel.zero_stage": 3 if (not piped if kept is None else kept) else 2}
+    return {"parallel.zero_stage": 3 if (not piped if reshards is None else reshards) else 2}
 
 
 def _degree(name: str) -> Row:
@@ -77,9 +77,9 @@ def _degree(name: str) -> Row:
 
 
 def _copies(values: Values) -> int:
-    asked = values.get("parallel.shard_ranks")
+    shard_ranks = values.get("parallel.shard_ranks")
     data = int(values["parallel.dp"]) * int(values["parallel.cp"])
-    return data // int(asked) if asked else 1
+    return data // int(shard_ranks) if shard_ranks else 1
 
 
 def _hybrid(values: Values) -> bool:
@@ -93,10 +93,10 @@ def _pipeline(values: Values) -> Document:
         return {}
     kind = values["schedule.kind"] if _supports_schedule(values) else "1f1b"
     chunks = int(values.get("schedule.chunks", 1)) if _supports_schedule(values) else 1
-    found: Document = {f"{_D}pp_size": pp, f"{_PIPE}pp_schedule": _SCHEDULES[kind],
+    section: Document = {f"{_D}pp_size": pp, f"{_PIPE}pp_schedule": _SCHEDULES[kind],
                        f"{_PIPE}pp_microbatch_size": values["batch.micro_batch"]}  # fmt: skip
     layers = int(values["model.layers"]) // (pp * chunks)
-    return found | ({f"{_PIPE}layers_per_stage": layers} if chunks > 1 else {})
+    return section | ({f"{_PIPE}layers_per_stage": layers} if chunks > 1 else {})
 
 
 def _supports_schedule(values: Values) -> bool:
@@ -145,15 +145,15 @@ def _read_optimizer(document: Document, ranks: int) -> dict[str, Any]:
     name = _OPTIMIZERS.get(str(document.get(_TARGET)))
     if name is None:
         return {}
-    found = {
+    values = {
         "train.optimizer": name,
         "train.learning_rate": document.get(f"{_O}lr", 1e-3 if name == "sgd" else 1e-4),
     }
     if name == "sgd":
-        return found | {"train.momentum": document.get(f"{_O}momentum", 0.0),
+        return values | {"train.momentum": document.get(f"{_O}momentum", 0.0),
                         "train.weight_decay": document.get(f"{_O}weight_decay", 0.0)}  # fmt: skip
     betas = learning.read_betas(f"{_O}betas", document.get(f"{_O}betas", [0.9, 0.999]))
-    return found | betas | {"train.epsilon": document.get(f"{_O}eps", 1e-8),
+    return values | betas | {"train.epsilon": document.get(f"{_O}eps", 1e-8),
                             "train.weight_decay": document.get(f"{_O}weight_decay", 0.01)}  # fmt: skip
 
 
@@ -176,12 +176,12 @@ def _read_schedule(document: Document, ranks: int) -> dict[str, Any]:
     steps, rise = document.get(f"{_S}max_steps"), document.get(f"{_L}lr_warmup_steps")
     if rise is None and steps:
         rise = min(1000, steps // 10)
-    found = {"train.learning_rate_warmup": rise} if rise is not None else {}
+    values = {"train.learning_rate_warmup": rise} if rise is not None else {}
     if kind not in learning.RATE_SCHEDULES:
-        return found
+        return values
     least = document.get(f"{_L}min_lr")
     floor = 0.01 if least is None else learning.floor_of(least, rate)
-    return found | learning.read_fall(kind, floor, steps, rise or 0)
+    return values | learning.read_fall(kind, floor, steps, rise or 0)
 
 
 _MERGE = """\
@@ -223,7 +223,7 @@ ROWS = add_common_rows((
     same("batch.global_batch", f"{_S}global_batch_size"),
     Row("schedule.kind", Level.EXPRESSED, (f"{_PIPE}pp_schedule",),
         "1f1b, gpipe, and interleaved where layers divide", "others become 1f1b",
-        read=lambda document, ranks: {"schedule.kind": {there.lower(): here for here, there in _SCHEDULES.items()}.get(
+        read=lambda document, ranks: {"schedule.kind": {name.lower(): ours for ours, name in _SCHEDULES.items()}.get(
             str(document[f"{_PIPE}pp_schedule"]).lower(), "1f1b")} if document.get(f"{_PIPE}pp_schedule") else {},
         can=_supports_schedule),
     Row("schedule.chunks", Level.EQUIVALENT, (f"{_PIPE}layers_per_stage",),

@@ -54,14 +54,14 @@ def _usable_degrees(values: Values) -> frozenset[str]:
 
 
 def _size(document: Document, key: str) -> int:
-    given = document.get(key)
-    return given if isinstance(given, int) and given > 0 else 1
+    value = document.get(key)
+    return value if isinstance(value, int) and value > 0 else 1
 
 
 def _degrees(document: Document, ranks: int) -> dict[str, Any]:
     tp, cp = _size(document, _TP), _size(document, _CP)
-    found = {"parallel.tp": tp, "parallel.cp": cp, "parallel.dp": max(1, ranks // (tp * cp))}
-    return found | ({"parallel.cp_method": "ulysses"} if cp > 1 else {})
+    degrees = {"parallel.tp": tp, "parallel.cp": cp, "parallel.dp": max(1, ranks // (tp * cp))}
+    return degrees | ({"parallel.cp_method": "ulysses"} if cp > 1 else {})
 
 
 def _batch(document: Document, ranks: int) -> dict[str, Any]:
@@ -82,10 +82,10 @@ def _batch(document: Document, ranks: int) -> dict[str, Any]:
 def _ranks(document: Document) -> int | None:
     """Where all three keys of the batch are given, they say it."""
     keys = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size")
-    given = [document[key] for key in keys if isinstance(document.get(key), int) and document[key] > 0]
-    if len(given) < len(keys):
+    sizes = [document[key] for key in keys if isinstance(document.get(key), int) and document[key] > 0]
+    if len(sizes) < len(keys):
         return None
-    micro, steps, whole = map(int, given)
+    micro, steps, whole = map(int, sizes)
     return max(1, whole // (micro * steps)) * _size(document, _TP) * _size(document, _CP)
 
 
@@ -134,14 +134,14 @@ def _lamb(values: Values) -> bool:
 
 
 def _read_optimizer(document: Document, ranks: int) -> dict[str, Any]:
-    given = document.get("optimizer.type")
-    if given is None:
+    name = document.get("optimizer.type")
+    if name is None:
         return {}
-    if given == "SGD":
+    if name == "SGD":
         return {"train.optimizer": "sgd", "train.momentum": document.get(f"{_ADAM}momentum", 0.0)}
     betas = learning.read_betas(f"{_ADAM}betas", document.get(f"{_ADAM}betas", [0.9, 0.999]))
-    known = {"adamw": "adamw", "lamb": "lamb"}.get(str(given).lower())
-    return ({"train.optimizer": known} if known else {}) | betas
+    optimizer = {"adamw": "adamw", "lamb": "lamb"}.get(str(name).lower())
+    return ({"train.optimizer": optimizer} if optimizer else {}) | betas
 
 
 def _rises(values: Values) -> bool:
@@ -170,13 +170,13 @@ def _schedule(values: Values) -> Document:
 
 def _read_schedule(document: Document, ranks: int) -> dict[str, Any]:
     rise, total = document.get(f"{_RISE}warmup_num_steps"), document.get(f"{_RISE}total_num_steps")
-    found = {"train.learning_rate_warmup": rise} if isinstance(rise, int) else {}
+    values = {"train.learning_rate_warmup": rise} if isinstance(rise, int) else {}
     kind = _FALLS.get(str(document.get("scheduler.type")))
     if kind is None or not isinstance(total, int):
-        return found
+        return values
     least, rate = document.get(f"{_RISE}warmup_min_lr"), document.get(f"{_RISE}warmup_max_lr")
     floor = learning.floor_of(least, rate) if kind == "linear" else document.get(f"{_RISE}cos_min_ratio", 0.0)
-    return found | {"train.steps": total} | learning.read_fall(kind, floor, total, rise or 0)
+    return values | {"train.steps": total} | learning.read_fall(kind, floor, total, rise or 0)
 
 
 def _elements(values: Values) -> int:
@@ -184,10 +184,10 @@ def _elements(values: Values) -> int:
 
 
 def _bucket(document: Document, ranks: int) -> dict[str, Any]:
-    given = document.get(f"{_ZERO}reduce_bucket_size")
-    if document.get(f"{_ZERO}stage") != 1 or given is None:
+    size = document.get(f"{_ZERO}reduce_bucket_size")
+    if document.get(f"{_ZERO}stage") != 1 or size is None:
         return {}
-    return {"overlap.bucket_mb": given * _BYTES / _MIB}
+    return {"overlap.bucket_mb": size * _BYTES / _MIB}
 
 
 def _read_compression(document: Document, ranks: int) -> dict[str, Any]:
@@ -341,11 +341,11 @@ def _check_numbers(document: Document) -> Iterator[InputError]:
     halves = [name for name in ("fp16", "bf16", "bfloat16") if document.get(f"{name}.enabled")]
     if "fp16" in halves and len(halves) > 1:
         yield InputError(f"{halves[1]}.enabled", True, "fp16.enabled is true, too; leave one of them out")
-    known = (*methods_by_export_name("deepspeed"), "fp32")
+    names = (*methods_by_export_name("deepspeed"), "fp32")
     for key in ("communication_data_type", "seq_parallel_communication_data_type"):
         value = document.get(key)
-        if value is not None and str(value).lower() not in known:
-            yield InputError(key, value, f"give one of {', '.join(known)}")
+        if value is not None and str(value).lower() not in names:
+            yield InputError(key, value, f"give one of {', '.join(names)}")
 
 
 def _check_optimizer(document: Document) -> Iterator[InputError]:
@@ -368,9 +368,9 @@ def _batch_product(document: Document, ranks: int) -> Iterator[InputError]:
 
 def _named_parts(document: Document) -> Iterator[InputError]:
     name, schedule = document.get("optimizer.type"), document.get("scheduler.type")
-    known = (*OPTIMIZERS, SGD)
+    names = (*OPTIMIZERS, SGD)
     if name is not None and str(name).lower() not in OPTIMIZERS and name != SGD:
-        yield InputError("optimizer.type", name, f"is no optimizer there; give one of {', '.join(known)}")
+        yield InputError("optimizer.type", name, f"is no optimizer there; give one of {', '.join(names)}")
     if schedule is not None and schedule not in _SCHEDULE_KEYS:
         yield InputError(
             "scheduler.type", schedule, f"is no schedule there; give one of {', '.join(_SCHEDULE_KEYS)}"

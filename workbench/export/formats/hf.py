@@ -115,8 +115,8 @@ def _read_optimizer(document: Document, ranks: int) -> dict[str, Any]:
 
 
 def _momentum(document: Document) -> float:
-    given = [one.strip() for one in str(document.get("optim_args") or "").split(",")]
-    words = [one.removeprefix(_MOMENTUM) for one in given if one.startswith(_MOMENTUM)]
+    arguments = [argument.strip() for argument in str(document.get("optim_args") or "").split(",")]
+    words = [argument.removeprefix(_MOMENTUM) for argument in arguments if argument.startswith(_MOMENTUM)]
     try:
         return float(words[0]) if words else 0.0
     except ValueError:
@@ -145,8 +145,8 @@ def _whole(key: str, switch: str, setting: str) -> Any:
 
 
 def _steps(document: Document, ranks: int) -> dict[str, Any]:
-    given = document.get("max_steps", -1)
-    return {"train.steps": given} if given > 0 else {}
+    steps = document.get("max_steps", -1)
+    return {"train.steps": steps} if steps > 0 else {}
 
 
 def _offloading(values: Values) -> Document:

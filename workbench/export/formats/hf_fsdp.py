@@ -29,16 +29,16 @@ def read(text: str) -> Document:
     Raises:
         InputError: it is not JSON, or holds no keys.
     """
-    found: Document = {}
+    values: Document = {}
     for key, value in documents.read_json(text).items():
-        found[key.replace(f"{CONFIG}fsdp_", CONFIG)] = value
+        values[key.replace(f"{CONFIG}fsdp_", CONFIG)] = value
     for key in (RESHARD, RECOMPUTE):
-        found |= {key: _plain(found[key])} if key in found else {}
-    if not found.get(CONFIG.rstrip("."), True):
-        del found[CONFIG.rstrip(".")]  # nothing is said in it
-    if not found.get(SWITCH, True):
-        found[SWITCH] = False
-    return found if any(_wrong_words(found)) else _translated(found)
+        values |= {key: _plain(values[key])} if key in values else {}
+    if not values.get(CONFIG.rstrip("."), True):
+        del values[CONFIG.rstrip(".")]  # nothing is said in it
+    if not values.get(SWITCH, True):
+        values[SWITCH] = False
+    return values if any(_wrong_words(values)) else _translated(values)
 
 
 def _plain(value: object) -> object:
@@ -49,9 +49,13 @@ def _plain(value: object) -> object:
 
 
 def _words(document: Document) -> list[str]:
-    given = document.get(SWITCH)
+    switch = document.get(SWITCH)
     return (
-        given.split() if isinstance(given, str) else list(map(str, given)) if isinstance(given, list) else []
+        switch.split()
+        if isinstance(switch, str)
+        else list(map(str, switch))
+        if isinstance(switch, list)
+        else []
     )
 
 
@@ -71,12 +75,12 @@ def _translated(document: Document) -> Document:
 
 
 def _wrong_words(document: Document) -> Iterator[InputError]:
-    given, old = document.get(SWITCH), _is_old(document)
+    switch, old = document.get(SWITCH), _is_old(document)
     for word in _words(document):
         if word in ("offload", "auto_wrap", _FULL, _GRADIENTS) or (old and word.lower() in _STAGES):
             continue
         why = "is of FSDP1 alone" if word in _STAGES else "is no word of it"
-        yield InputError(SWITCH, given, f"{word} {why}; give true, and {RESHARD} true or false")
+        yield InputError(SWITCH, switch, f"{word} {why}; give true, and {RESHARD} true or false")
 
 
 def problems(document: Document) -> Iterator[InputError]:

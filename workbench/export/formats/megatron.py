@@ -66,13 +66,15 @@ def _interleaves(values: Values) -> bool:
 
 def _layers_per_stage(values: Values) -> list[int]:
     """Layers of each stage."""
-    given = values.get("schedule.stage_layers") if _arrive(values) else None
-    return [len(one) for one in layers_of_stages(int(values["model.layers"]), _stages(values), given)]
+    stage_layers = values.get("schedule.stage_layers") if _arrive(values) else None
+    return [
+        len(layers) for layers in layers_of_stages(int(values["model.layers"]), _stages(values), stage_layers)
+    ]
 
 
 def _arrive(values: Values) -> bool:
-    given = values.get("schedule.stage_layers")
-    return given is None or len(given) == _stages(values)
+    stage_layers = values.get("schedule.stage_layers")
+    return stage_layers is None or len(stage_layers) == _stages(values)
 
 
 def _pipeline(values: Values) -> Document:
@@ -87,24 +89,24 @@ def _pipeline(values: Values) -> Document:
 
 def _read_pipeline(document: Document, ranks: int) -> dict[str, Any]:
     pp, layout = int(document.get(_PP, 1)), document.get(_LAYOUT)
-    found: dict[str, Any] = {"parallel.pp": pp}
+    values: dict[str, Any] = {"parallel.pp": pp}
     chunks = int(document.get(_VIRTUAL) or 1)
     if pp > 1 and layout:
         counts = [stage.count("t") for stage in _expand_layout(str(layout)).split("|")]
         chunks = max(1, len(counts) // pp)
-        even = [len(one) for one in layers_of_stages(sum(counts), len(counts))]
-        found |= {} if counts == even else {"schedule.stage_layers": counts}
-    elif pp > 1 and (each := document.get("--num-layers-per-virtual-pipeline-stage")):
-        chunks = max(1, int(document.get("--num-layers") or each) // (pp * int(each)))
+        even = [len(layers) for layers in layers_of_stages(sum(counts), len(counts))]
+        values |= {} if counts == even else {"schedule.stage_layers": counts}
+    elif pp > 1 and (layers_per_chunk := document.get("--num-layers-per-virtual-pipeline-stage")):
+        chunks = max(1, int(document.get("--num-layers") or layers_per_chunk) // (pp * int(layers_per_chunk)))
     if pp > 1:
-        found |= {"schedule.kind": "interleaved" if chunks > 1 else "1f1b", "schedule.chunks": chunks}
-    return found
+        values |= {"schedule.kind": "interleaved" if chunks > 1 else "1f1b", "schedule.chunks": chunks}
+    return values
 
 
 def _expand_layout(layout: str) -> str:
     """``t*3`` and ``(tt|)*2`` written out."""
-    whole = re.sub(r"\(([^()]*)\)\*(\d+)", lambda found: found[1] * int(found[2]), layout.replace(",", ""))
-    return re.sub(r"([a-zA-Z])\*(\d+)", lambda found: found[1] * int(found[2]), whole)
+    whole = re.sub(r"\(([^()]*)\)\*(\d+)", lambda match: match[1] * int(match[2]), layout.replace(",", ""))
+    return re.sub(r"([a-zA-Z])\*(\d+)", lambda match: match[1] * int(match[2]), whole)
 
 
 def _tensor(values: Values) -> Document:
@@ -190,12 +192,12 @@ def _recompute_of(document: Document, ranks: int) -> dict[str, Any]:
 
 
 def _sequences(document: Document, ranks: int) -> dict[str, Any]:
-    found = {"data.sequence_length": document["--seq-length"]} if "--seq-length" in document else {}
+    values = {"data.sequence_length": document["--seq-length"]} if "--seq-length" in document else {}
     micro, whole = document.get("--micro-batch-size"), document.get("--global-batch-size")
     if micro is not None:
         dp = _dp(document, ranks)["parallel.dp"]
-        found |= {"batch.micro_batch": micro, "batch.global_batch": whole or micro * dp}
-    return found
+        values |= {"batch.micro_batch": micro, "batch.global_batch": whole or micro * dp}
+    return values
 
 
 def _sizes(values: Values) -> Document:
@@ -408,8 +410,8 @@ ROWS = add_common_rows((
         "AdamW is adam; muon, of stage 0, for all matrices of layers; LAMB has no name there", "measure with adamw",
         write=_optimizer, read=_read_optimizer,
         can=lambda values: values["train.optimizer"] in ("adamw", "sgd") or _muon(values)),
-    *(same_read(f"train.{here}", f"--adam-{there}")
-      for here, there in (("beta1", "beta1"), ("beta2", "beta2"), ("epsilon", "eps"))),
+    *(same_read(f"train.{ours}", f"--adam-{theirs}")
+      for ours, theirs in (("beta1", "beta1"), ("beta2", "beta2"), ("epsilon", "eps"))),
     Row("train.momentum", Level.EXPRESSED, ("--sgd-momentum", "--muon-momentum"),
         can=lambda values: values["train.optimizer"] == "sgd" or _muon(values) or values["train.momentum"] == 0.9),
     same("train.weight_decay", "--weight-decay"),
@@ -436,36 +438,38 @@ _CONSTANTS: Document = {
 
 def problems(document: Document, ranks: int) -> Iterator[InputError]:
     """What is wrong, whether the arguments' own checks refuse it or let it through: no import asks those."""
-    given = {key: value for key, value in document.items() if key != RANKS}
-    yield from documents.unknown_keys("megatron", given)
+    arguments = {key: value for key, value in document.items() if key != RANKS}
+    yield from documents.unknown_keys("megatron", arguments)
     yield from documents.positive(
-        given, _TP, _PP, _CP, "--micro-batch-size", "--global-batch-size", "--ddp-bucket-size"
+        arguments, _TP, _PP, _CP, "--micro-batch-size", "--global-batch-size", "--ddp-bucket-size"
     )
-    if given.get("--sequence-parallel") and given.get(_TP, 1) == 1:
+    if arguments.get("--sequence-parallel") and arguments.get(_TP, 1) == 1:
         yield InputError("--sequence-parallel", True, f"does nothing without {_TP}; leave it out, or give it")
-    if given.get("--recompute-granularity") == "full" and not given.get("--recompute-method"):
+    if arguments.get("--recompute-granularity") == "full" and not arguments.get("--recompute-method"):
         yield InputError("--recompute-granularity", "full", "needs --recompute-method, uniform or block")
-    heads = given.get("--num-attention-heads")
+    heads = arguments.get("--num-attention-heads")
     if isinstance(heads, int):
-        yield from documents.divides(given, _TP, heads, "--num-attention-heads")
-    split = given.get(_TP, 1) * given.get(_PP, 1) * given.get(_CP, 1)
+        yield from documents.divides(arguments, _TP, heads, "--num-attention-heads")
+    split = arguments.get(_TP, 1) * arguments.get(_PP, 1) * arguments.get(_CP, 1)
     if ranks and ranks % split:
-        yield InputError(_TP, given.get(_TP, 1), f"x {_PP} x {_CP} = {split} must divide the {ranks} ranks")
-    yield from _uneven_parts(given, ranks)
-    yield from missing_parts(given)
+        yield InputError(
+            _TP, arguments.get(_TP, 1), f"x {_PP} x {_CP} = {split} must divide the {ranks} ranks"
+        )
+    yield from _uneven_parts(arguments, ranks)
+    yield from missing_parts(arguments)
 
 
-def _uneven_parts(given: Document, ranks: int) -> Iterator[InputError]:
+def _uneven_parts(arguments: Document, ranks: int) -> Iterator[InputError]:
     micro, whole, layers = (
-        given.get(key) for key in ("--micro-batch-size", "--global-batch-size", "--num-layers")
+        arguments.get(key) for key in ("--micro-batch-size", "--global-batch-size", "--num-layers")
     )
-    if ranks and micro and whole and whole % (micro * (dp := _dp(given, ranks)["parallel.dp"])):
+    if ranks and micro and whole and whole % (micro * (dp := _dp(arguments, ranks)["parallel.dp"])):
         remedy = f"must be a multiple of --micro-batch-size x {dp} data ranks = {micro * dp}"
         yield InputError("--global-batch-size", whole, remedy)
-    if layers and not any(given.get(key) for key in _PLACED):
-        layers += sum(key in given for key in _COUNTED)
-        if layers % given.get(_PP, 1):
-            yield InputError("--num-layers", layers, f"must be a multiple of {_PP} ({given[_PP]})")
+    if layers and not any(arguments.get(key) for key in _PLACED):
+        layers += sum(key in arguments for key in _COUNTED)
+        if layers % arguments.get(_PP, 1):
+            yield InputError("--num-layers", layers, f"must be a multiple of {_PP} ({arguments[_PP]})")
 
 
 MEGATRON = Format(

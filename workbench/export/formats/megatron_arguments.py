@@ -22,7 +22,7 @@ def text(document: Document) -> str:
     lines = []
     for key, value in document.items():
         many = value if isinstance(value, list) else [] if value is True else [value]
-        lines.append(" ".join([key, *(shlex.quote(str(one)) for one in many)]))
+        lines.append(" ".join([key, *(shlex.quote(str(value)) for value in many)]))
     return "\n".join(lines) + "\n"
 
 
@@ -36,25 +36,25 @@ def read(source: str) -> Document:
         words = shlex.split(source.replace("\\\n", " "), comments=True)
     except ValueError as error:
         raise InputError("file", None, f"cannot be split into arguments ({error})") from None
-    kinds, found, at = documents.read_format("megatron")["keys"], Document(), 0
+    kinds, document, at = documents.read_format("megatron")["keys"], Document(), 0
     while at < len(words):
-        key, equals, rest = words[at].partition("=")
+        key, equals, remainder = words[at].partition("=")
         at += 1
         if not key.startswith("--"):
             continue
-        given = [rest] if equals else []
+        values = [remainder] if equals else []
         kind = kinds.get(key, "str")
         while not equals and kind != "flag" and at < len(words) and _is_value(words[at]):
-            given.append(words[at])
+            values.append(words[at])
             at += 1
             if kind != "many":
                 break
-        found[key] = True if not given else [_value(key, one, kind) for one in given]
-        if isinstance(found[key], list) and kind != "many":
-            found[key] = found[key][0]
-    if not found:
+        document[key] = True if not values else [_value(key, value, kind) for value in values]
+        if isinstance(document[key], list) and kind != "many":
+            document[key] = document[key][0]
+    if not document:
         raise InputError("file", None, "has no arguments; give those of Megatron-LM, such as --num-layers 24")
-    return _with_ranks(found)
+    return _with_ranks(document)
 
 
 def _is_value(word: str) -> bool:
@@ -80,31 +80,34 @@ def _number(word: str) -> Any:
         return word
 
 
-def _with_ranks(found: Document) -> Document:
+def _with_ranks(document: Document) -> Document:
     counts = []
     for names in (_EACH, _HOSTS):
-        given = [found.pop(name) for name in names if name in found]
-        counts += [int(one) for one in given if str(one).isdigit()]
+        counts_of_names = [document.pop(name) for name in names if name in document]
+        counts += [int(count) for count in counts_of_names if str(count).isdigit()]
     for name in ("--standalone", "--node-rank", "--node_rank", "--master-addr", "--master_addr", "--master-port",
                  "--master_port", "--rdzv-backend", "--rdzv-endpoint", "--rdzv_backend", "--rdzv_endpoint",
                  "--rdzv-id", "--rdzv_id", "--tee", "--log-dir"):  # fmt: skip
-        found.pop(name, None)
+        document.pop(name, None)
     total = 1
     for count in counts:
         total *= count
-    return found | ({RANKS: total} if counts else {})
+    return document | ({RANKS: total} if counts else {})
 
 
-def missing_parts(given: Document) -> Iterator[InputError]:
+def missing_parts(document: Document) -> Iterator[InputError]:
     """Arguments that ask for another one that is not there."""
     gather, experts, size = (
-        given.get(key) for key in ("--overlap-param-gather", "--num-experts", "--expert-model-parallel-size")
+        document.get(key)
+        for key in ("--overlap-param-gather", "--num-experts", "--expert-model-parallel-size")
     )
-    if gather and not (given.get(ZERO1) or given.get(FSDP) or given.get("--optimizer") == "dist_muon"):
+    if gather and not (
+        document.get(ZERO1) or document.get(FSDP) or document.get("--optimizer") == "dist_muon"
+    ):
         yield InputError("--overlap-param-gather", True, f"needs {ZERO1}; give it, or leave this out")
-    if gather and not given.get("--overlap-grad-reduce"):
+    if gather and not document.get("--overlap-grad-reduce"):
         yield InputError("--overlap-param-gather", True, "needs --overlap-grad-reduce; give it, too")
     if size and size > 1 and not experts:
         yield InputError("--expert-model-parallel-size", size, "needs --num-experts; give it, too")
     elif size and experts:
-        yield from documents.divides(given, "--expert-model-parallel-size", experts, "--num-experts")
+        yield from documents.divides(document, "--expert-model-parallel-size", experts, "--num-experts")

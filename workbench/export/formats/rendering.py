@@ -40,8 +40,8 @@ def render_format(form: Format, view: RunView, study: StudyDocument | None = Non
         InputError: the run has no valid configuration, is of a trainer that is not this project's, or of another model
             than the decoder.
     """
-    found = source(view, study)
-    config = found.view.config()
+    run_source = source(view, study)
+    config = run_source.view.config()
     if config.trainer:
         raise InputError("--to", form.name, "is for runs of this project's models; give trainer")
     if not is_decoder(config.model):
@@ -51,13 +51,13 @@ def render_format(form: Format, view: RunView, study: StudyDocument | None = Non
     ranks = ranks_of(settings_of(config))
     for problem in form.problems(documents.usual(form.name) | document, ranks):
         raise AssertionError(f"an export to {form.name} breaks its own rules: {problem}")
-    told = {"target": form.name, **facts(form, unexpressed)}
+    details = {"target": form.name, **facts(form, unexpressed)}
     name = f"{view.labels.get('study') or 'run'}-{view.id}"
     files = {
         form.file: form.text(document),
         "run.sh": form.launch.script(form.file, ranks, view.id, exports_of(config)),
         **hooks.files(config, unexpressed),
-        "provenance.json": dumps(provenance(found).as_dict() | told) + "\n",
+        "provenance.json": dumps(provenance(run_source).as_dict() | details) + "\n",
         "README.md": _README.format(
             **_words(form, view, unexpressed), name=name, on_ranks=several(ranks, "ranks")
         ),
@@ -84,7 +84,7 @@ def _words(form: Format, view: RunView, unexpressed: Sequence[UnexpressedSetting
         "arguments": form.launch.arguments,
         "measured": throughput_text(view),
         "package": documents.read_format(form.name)["package"],
-        "tried": "; ".join(f"{level}: {what}" for level, what in form.tried.items()),
+        "tried": "; ".join(f"{level}: {reason}" for level, reason in form.tried.items()),
         "unexpressed": "\n".join(f"- {setting.line}" for setting in unexpressed)
         or "Nothing: it says all of it.",
     }

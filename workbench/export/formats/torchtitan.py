@@ -59,15 +59,23 @@ def _stage(values: Values) -> int:
 
 
 def _shard(values: Values) -> int:
-    dp, asked, cp = int(values["parallel.dp"]), values.get("parallel.shard_ranks"), int(values["parallel.cp"])
+    dp, shard_ranks, cp = (
+        int(values["parallel.dp"]),
+        values.get("parallel.shard_ranks"),
+        int(values["parallel.cp"]),
+    )
     if not _stage(values):
         return 1
-    return int(asked) // cp if asked is not None and _hybrid(values) else dp
+    return int(shard_ranks) // cp if shard_ranks is not None and _hybrid(values) else dp
 
 
 def _hybrid(values: Values) -> bool:
-    asked, cp = int(values["parallel.shard_ranks"]), int(values["parallel.cp"])
-    return asked % cp == 0 and int(values["parallel.dp"]) % (asked // cp) == 0 and asked // cp > 1
+    shard_ranks, cp = int(values["parallel.shard_ranks"]), int(values["parallel.cp"])
+    return (
+        shard_ranks % cp == 0
+        and int(values["parallel.dp"]) % (shard_ranks // cp) == 0
+        and shard_ranks // cp > 1
+    )
 
 
 def _sharding(values: Values) -> Document:
@@ -87,14 +95,14 @@ def _read_sharding(document: Document, ranks: int) -> dict[str, Any]:
     copies = int(document.get(f"{_P}data_parallel_replicate_degree", 1))
     shard = int(document.get(f"{_P}data_parallel_shard_degree", -1))
     shard = max(1, dp // copies) if shard < 0 else shard
-    found: dict[str, Any] = {"parallel.dp": dp, "parallel.zero_stage": 0}
+    values: dict[str, Any] = {"parallel.dp": dp, "parallel.zero_stage": 0}
     if shard > 1 or cp > 1:
         # By default weights are freed again, but not with a pipeline, which would gather them for each micro-batch.
         usual = "never" if pp > 1 else "always"
-        kept = document.get(f"{_P}fsdp_reshard_after_forward", "default").replace("default", usual)
-        found["parallel.zero_stage"] = 3 if kept == "always" else 2
-        found |= {"parallel.shard_ranks": shard * cp} if copies > 1 else {}
-    return found
+        reshards = document.get(f"{_P}fsdp_reshard_after_forward", "default").replace("default", usual)
+        values["parallel.zero_stage"] = 3 if reshards == "always" else 2
+        values |= {"parallel.shard_ranks": shard * cp} if copies > 1 else {}
+    return values
 
 
 def _chunks(values: Values) -> int:
@@ -120,19 +128,19 @@ def _pipeline(values: Values) -> Document:
         return {}
     chunks = _chunks(values) if _supports_schedule(values) else 1
     kind = _SCHEDULES[values["schedule.kind"]] if _supports_schedule(values) else "1F1B"
-    found: Document = {f"{_P}pipeline_parallel_degree": pp, f"{_PIPE}schedule": kind,
+    section: Document = {f"{_P}pipeline_parallel_degree": pp, f"{_PIPE}schedule": kind,
                        f"{_PIPE}first_stage_less_layers": 0, f"{_PIPE}last_stage_less_layers": 0,
                        f"{_PIPE}microbatch_size": values["batch.micro_batch"],
                        f"{_T}disable_cuda_graphs": True}  # fmt: skip
     layers = int(values["model.layers"]) // (pp * chunks)
-    return found | ({f"{_PIPE}layers_per_stage": layers} if chunks > 1 else {})
+    return section | ({f"{_PIPE}layers_per_stage": layers} if chunks > 1 else {})
 
 
 def _read_pipeline(document: Document, ranks: int) -> dict[str, Any]:
     pp = _degree(document, "pipeline")
     if pp == 1:
         return {"parallel.pp": 1}
-    back = {there: here for here, there in _SCHEDULES.items()}
+    back = {theirs: ours for ours, theirs in _SCHEDULES.items()}
     kind = back.get(str(document.get(f"{_PIPE}schedule", "1F1B")))
     return {"parallel.pp": pp} | ({"schedule.kind": kind} if kind else {})
 
@@ -312,15 +320,15 @@ def read(source: str) -> Document:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
         raise InputError("file", None, f"is not a recipe in Python ({error})") from None
-    found = Document()
+    document = Document()
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and (key := _path(node.targets[0])):
-            found |= _read_assignment(key, node.value)
-    if not found:
+            document |= _read_assignment(key, node.value)
+    if not document:
         raise InputError(
             "file", None, "sets nothing; give a recipe with lines such as config.training.steps = 100"
         )
-    return found
+    return document
 
 
 def _is_toml(source: str) -> bool:
@@ -367,17 +375,17 @@ def _plain(key: str, node: ast.expr) -> Any:
 
 
 def _flags(source: str) -> Document:
-    words, found, at = source.split(), Document(), 0
+    words, document, at = source.split(), Document(), 0
     while at < len(words):
-        key, equals, rest = words[at].removeprefix("--").partition("=")
+        key, equals, remainder = words[at].removeprefix("--").partition("=")
         at += 1
         if not equals and at < len(words) and not words[at].startswith("--"):
-            rest, equals, at = words[at], "=", at + 1
+            remainder, equals, at = words[at], "=", at + 1
         try:
-            found[key] = ast.literal_eval(rest) if equals else True
+            document[key] = ast.literal_eval(remainder) if equals else True
         except (ValueError, SyntaxError):
-            found[key] = {"true": True, "false": False}.get(rest.lower(), rest)
-    return found
+            document[key] = {"true": True, "false": False}.get(remainder.lower(), remainder)
+    return document
 
 
 def problems(document: Document, ranks: int) -> Iterator[InputError]:
@@ -395,10 +403,12 @@ def problems(document: Document, ranks: int) -> Iterator[InputError]:
         return
     dp = _read_sharding(document, ranks or tp * pp * cp)["parallel.dp"]
     whole = int(document.get(f"{_T}global_batch_size", -1))
-    each = int(document.get(f"{_T}local_batch_size", 1)) * dp
-    if ranks and whole > 0 and whole % each:
+    samples_per_pass = int(document.get(f"{_T}local_batch_size", 1)) * dp
+    if ranks and whole > 0 and whole % samples_per_pass:
         yield InputError(
-            f"{_T}global_batch_size", whole, f"local_batch_size x {dp} data ranks = {each} must divide it"
+            f"{_T}global_batch_size",
+            whole,
+            f"local_batch_size x {dp} data ranks = {samples_per_pass} must divide it",
         )
     if ranks and ep > 1 and (dp * cp * tp) % ep:
         yield InputError(f"{_P}expert_parallel_degree", ep, f"must divide dp x cp x tp = {dp * cp * tp}")

@@ -39,14 +39,14 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
     file = _study(view, name)
     assert file.command is not None
     values = view.config().trainer
-    found = file.command.with_values(values)
-    files = {Path(word).name: dumps(dict(tree)) + "\n" for word, tree in found.files.items()}
-    if found.arguments:
-        files[ARGUMENTS_FILE] = json.dumps(dict(found.arguments), indent=2) + "\n"
-    told = " ".join(f"{key}={value}" for key, value in values.items())
+    invocation = file.command.with_values(values)
+    files = {Path(word).name: dumps(dict(tree)) + "\n" for word, tree in invocation.files.items()}
+    if invocation.arguments:
+        files[ARGUMENTS_FILE] = json.dumps(dict(invocation.arguments), indent=2) + "\n"
+    settings = " ".join(f"{key}={value}" for key, value in values.items())
     words = {
-        "title": file.command.kind.title, "run": view.id, "study": name, "values": " ".join(told.split()),
-        "directory": shlex.quote(file.command.directory), "command": _command(found),
+        "title": file.command.kind.title, "run": view.id, "study": name, "values": " ".join(settings.split()),
+        "directory": shlex.quote(file.command.directory), "command": _command(invocation),
     }  # fmt: skip
     files |= {
         "run.sh": _SCRIPT.format(**words),
@@ -56,27 +56,27 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
 
 
 def _study(view: RunView, name: str) -> study_file.StudyFile:
-    given = view.folder.parent / STUDIES / name / STUDY_GIVEN
+    given_file = view.folder.parent / STUDIES / name / STUDY_GIVEN
     remedy = "is for trials of a study of a command (workbench tune --command); give torchrun, or trainer"
-    if not name or not given.is_file():
+    if not name or not given_file.is_file():
         raise InputError("--to", "command", remedy)
-    file = study_file.load(given)
+    file = study_file.load(given_file)
     if file.command is None:
         raise InputError("--to", "command", remedy)
     return file
 
 
-def _command(found: Invocation) -> str:
+def _command(invocation: Invocation) -> str:
     """Its words for a shell; what stands in a file of the export names it there."""
-    variables = [f"{name}={shlex.quote(value)}" for name, value in found.variables.items()]
-    there = {word: f"{_HERE}{Path(word).name}" for word in found.files}
-    words = [_word(word) for word in found.naming(there)]
+    variables = [f"{name}={shlex.quote(value)}" for name, value in invocation.variables.items()]
+    names_there = {word: f"{_HERE}{Path(word).name}" for word in invocation.files}
+    words = [_word(word) for word in invocation.naming(names_there)]
     return " ".join([*(["env"] if variables else []), *variables, *words])
 
 
 def _word(word: str) -> str:
     """Quoted, but for the folder of the export where it stands in a word."""
-    before, here, after = word.replace(f"{FOLDER}/", _HERE).partition(_HERE)
-    if not here:
+    before, separator, after = word.replace(f"{FOLDER}/", _HERE).partition(_HERE)
+    if not separator:
         return shlex.quote(word)
     return f'{shlex.quote(before) if before else ""}"$here"/{shlex.quote(after)}'

@@ -46,9 +46,9 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
 
 
 def _command(view: RunView, study: str) -> str:
-    given = view.folder.parent / STUDIES / study / STUDY_GIVEN
+    given_file = view.folder.parent / STUDIES / study / STUDY_GIVEN
     try:
-        live = study_file.load(given).live
+        live = study_file.load(given_file).live
     except InputError:
         live = None
     return (live.trainer.command if live and live.trainer else None) or _NO_COMMAND

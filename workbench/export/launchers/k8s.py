@@ -38,18 +38,18 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
     """
     exported = torchrun.render(view, study)
     config = view.config()
-    nodes, each = nodes_of(config)
-    asked = {"OMP_NUM_THREADS": "1"} | environment.variables(config.environment)
+    nodes, ranks_per_node = nodes_of(config)
+    variables = {"OMP_NUM_THREADS": "1"} | environment.variables(config.environment)
     trainer: dict[str, Any] = {
         "image": "training-workbench:latest",
         "numNodes": nodes,
-        "numProcPerNode": each,
+        "numProcPerNode": ranks_per_node,
         "command": ["bash", "-c", _COMMAND],
-        "env": [{"name": name, "value": value} for name, value in asked.items()]
+        "env": [{"name": name, "value": value} for name, value in variables.items()]
         + [{"name": _CONFIG, "value": exported.files["config.json"]}],
     }
     if config.device != "cpu":
-        trainer["resourcesPerNode"] = {"limits": {"nvidia.com/gpu": each}}
+        trainer["resourcesPerNode"] = {"limits": {"nvidia.com/gpu": ranks_per_node}}
     job = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",

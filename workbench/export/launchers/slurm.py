@@ -45,8 +45,8 @@ srun --kill-on-bad-exit=1 bash -c 'exec "$PYTHON" -m torch.distributed.run --nno
 def nodes_of(config: RunConfig) -> tuple[int, int]:
     """Nodes, and ranks on each: as many as divide the ranks, up to ``MOST_RANKS_A_NODE``."""
     ranks = layout_of(config).world_size
-    each = max(n for n in range(1, min(ranks, MOST_RANKS_A_NODE) + 1) if ranks % n == 0)
-    return ranks // each, each
+    ranks_per_node = max(n for n in range(1, min(ranks, MOST_RANKS_A_NODE) + 1) if ranks % n == 0)
+    return ranks // ranks_per_node, ranks_per_node
 
 
 def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
@@ -57,16 +57,16 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
     """
     exported = torchrun.render(view, study)
     config = view.config()
-    where, (nodes, each) = layout_of(config), nodes_of(config)
+    where, (nodes, ranks_per_node) = layout_of(config), nodes_of(config)
     job = _JOB.format(
         ranks=where.world_size,
         on_ranks=several(where.world_size, "ranks"),
         layout=f"dp={where.dp} tp={where.tp} pp={where.pp} zero_stage={where.zero_stage}",
         name="".join(letter for letter in exported.name if letter.isalnum() or letter in "-_."),
         nodes=nodes,
-        devices=f"#SBATCH --cpus-per-task={each}"
+        devices=f"#SBATCH --cpus-per-task={ranks_per_node}"
         if config.device == "cpu"
-        else f"#SBATCH --gpus-per-node={each}",
+        else f"#SBATCH --gpus-per-node={ranks_per_node}",
         exports=torchrun.exports_of(config),
     )
     return torchrun.replace_script(

@@ -104,35 +104,35 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
     Raises:
         InputError: the run has no valid configuration, or is of a trainer that is not this project's.
     """
-    found = source(view, study)
-    if found.view.config().trainer:
+    run_source = source(view, study)
+    if run_source.view.config().trainer:
         remedy = "trains this project's models, and the run is of another trainer; give trainer"
         raise InputError("--to", "torchrun", remedy)
-    words = _words(found)
+    words = _words(run_source)
     files = {
-        "config.json": found.config_text,
+        "config.json": run_source.config_text,
         "run.sh": _SCRIPT.format(**words),
-        "provenance.json": dumps(provenance(found).as_dict()) + "\n",
+        "provenance.json": dumps(provenance(run_source).as_dict()) + "\n",
         "README.md": _README.format(**words),
     }
     return Bundle(words["name"], files, frozenset({"run.sh"}), tuple(_missing_backbone(view)))
 
 
-def replace_script(exported: Bundle, name: str, text: str, what: str) -> Bundle:
+def replace_script(exported: Bundle, name: str, text: str, label: str) -> Bundle:
     """An export whose ``run.sh`` is another launcher's file; the README says what that does."""
-    files = {file: one for file, one in exported.files.items() if file != "run.sh"}
+    files = {file: content for file, content in exported.files.items() if file != "run.sh"}
     line = next(line for line in exported.files["README.md"].splitlines() if line.startswith("| `run.sh`"))
-    files["README.md"] = exported.files["README.md"].replace(line, f"| `{name}` | {what} |")
+    files["README.md"] = exported.files["README.md"].replace(line, f"| `{name}` | {label} |")
     files["README.md"] = files["README.md"].replace("ready for `torchrun`", f"ready as `{name}`")
     files = {"config.json": files.pop("config.json"), name: text, **files}
     return Bundle(exported.name, files, unexpressed=exported.unexpressed)
 
 
-def _words(found: Source) -> dict[str, Any]:
+def _words(run_source: Source) -> dict[str, Any]:
     import shlex
     import sys
 
-    view, config = found.view, found.view.config()
+    view, config = run_source.view, run_source.view.config()
     where = layout_of(config)
     study = view.labels.get("study")
     return {
@@ -144,7 +144,7 @@ def _words(found: Source) -> dict[str, Any]:
         "layout": f"dp={where.dp} tp={where.tp} pp={where.pp} zero_stage={where.zero_stage}",
         "placed": f"\n- Placement: {placed}" if (placed := note(config, own_trainer=True)) else "",
         "measured": throughput_text(view),
-        "chosen_for": _chosen_for(found),
+        "chosen_for": _chosen_for(run_source),
         "model": _workload(config.model),
         "data": _data(config),
         "starts": _starts(view),
@@ -159,11 +159,11 @@ def exports_of(config: RunConfig) -> str:
     """The run's variables as it had them; what else the shell has stays."""
     import shlex
 
-    asked = environment.variables(config.environment)
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in asked.items()]
-    aliases = [alias for name in asked for alias in environment.ALIASES.get(name, ())]
+    variables = environment.variables(config.environment)
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    aliases = [alias for name in variables for alias in environment.ALIASES.get(name, ())]
     lines += [f"unset {' '.join(aliases)}"] if aliases else []
-    if "OMP_NUM_THREADS" not in asked:
+    if "OMP_NUM_THREADS" not in variables:
         lines.insert(0, 'export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"')
     return "\n".join(lines)
 
@@ -199,10 +199,10 @@ def _texts(data: Data) -> str:
     return "; ".join(f"{task.name}: {task.path or usual}" for task in data.tasks)
 
 
-def _chosen_for(found: Source) -> str:
+def _chosen_for(run_source: Source) -> str:
     """The objective of the study, and the run's value."""
-    study = found.study.result if found.study else None
-    row = study and next((row for row in study.trials if row.run == found.view.id), None)
+    study = run_source.study.result if run_source.study else None
+    row = study and next((row for row in study.trials if row.run == run_source.view.id), None)
     if not study or not row or not study.objective:
         return ""
     aim = study.aim

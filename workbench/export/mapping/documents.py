@@ -33,20 +33,20 @@ def nest_keys(document: Document) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for key, value in document.items():
         *sections, name = key.split(".")
-        here = tree
+        nested = tree
         for section in sections:
-            here = here.setdefault(section, {})
-        here[name] = value
+            nested = nested.setdefault(section, {})
+        nested[name] = value
     return tree
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> Document:
     """Dictionaries in each other as dotted keys; an empty one is a value."""
-    found: Document = {}
+    flattened: Document = {}
     for key, value in tree.items():
         inner = isinstance(value, dict) and value
-        found |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
-    return found
+        flattened |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+    return flattened
 
 
 def json_text(document: Document) -> str:
@@ -81,8 +81,8 @@ def read_yaml(text: str) -> Document:
     try:
         tree = yaml.load(text, StrictLoader)
     except yaml.YAMLError as error:
-        said = " ".join(str(error).split())
-        raise InputError("file", None, f"is not valid YAML ({said}); give the trainer's own file") from None
+        reason = " ".join(str(error).split())
+        raise InputError("file", None, f"is not valid YAML ({reason}); give the trainer's own file") from None
     return _of_keys(tree)
 
 
@@ -99,11 +99,11 @@ def read_format(name: str) -> dict[str, Any]:
     Raises:
         InputError: nobody took them from the trainer yet.
     """
-    found: dict[str, dict[str, Any]] = json.loads(KNOWN.read_text(encoding="utf-8"))
-    if name not in found:
+    formats: dict[str, dict[str, Any]] = json.loads(KNOWN.read_text(encoding="utf-8"))
+    if name not in formats:
         remedy = f"is not in it: python -m tests.support.trainers.environments {name} writes what that trainer knows"
         raise InputError(KNOWN.name, name, remedy)
-    return found[name]
+    return formats[name]
 
 
 def usual(name: str) -> Document:
@@ -115,18 +115,18 @@ def unknown_keys(name: str, document: Document) -> Iterator[InputError]:
     """Keys that a trainer does not know, and values of another type than its own."""
     keys: dict[str, Any] = read_format(name)["keys"]
     for key, value in document.items():
-        found = next((part for part in _parts(key) if part in keys), None)
-        owner = found or ""
+        known_part = next((part for part in _parts(key) if part in keys), None)
+        owner = known_part or ""
         strict = any(other.startswith(f"{owner}.") for other in keys)
-        if found is None or (found != key and strict):
+        if known_part is None or (known_part != key and strict):
             near = difflib.get_close_matches(key, keys, n=3, cutoff=0.0)
             yield InputError(
                 key, value, f"unknown to {read_format(name)['package']}; nearest: {', '.join(near)}"
             )
-        elif found == key and value is not None and not _is(value, keys[key]):
+        elif known_part == key and value is not None and not _is(value, keys[key]):
             kind = keys[key]
-            asked = f"one of {', '.join(map(str, kind))}" if isinstance(kind, list) else _TYPES[kind][1]
-            yield InputError(key, value, f"is not what {read_format(name)['package']} takes; give {asked}")
+            wanted = f"one of {', '.join(map(str, kind))}" if isinstance(kind, list) else _TYPES[kind][1]
+            yield InputError(key, value, f"is not what {read_format(name)['package']} takes; give {wanted}")
 
 
 def _parts(key: str) -> Iterator[str]:
@@ -169,8 +169,8 @@ def one_of(document: Document, key: str, *choices: object) -> Iterator[InputErro
         yield InputError(key, value, f"give one of {', '.join(map(str, choices))}")
 
 
-def divides(document: Document, key: str, size: int, what: str) -> Iterator[InputError]:
+def divides(document: Document, key: str, size: int, divisor: str) -> Iterator[InputError]:
     """A key whose value has to divide a number; without the number (0) nothing is said."""
     value = document.get(key)
     if size and isinstance(value, int) and value > 0 and size % value:
-        yield InputError(key, value, f"must divide {what} ({size})")
+        yield InputError(key, value, f"must divide {divisor} ({size})")

@@ -82,27 +82,29 @@ def after_step(model):
 
 def files(config: RunConfig, unexpressed: Sequence[UnexpressedSetting]) -> dict[str, str]:
     """The files of hooks that a list of unexpressed settings names."""
-    named = {one.hook for one in unexpressed}
-    made: dict[str, str] = {}
+    named = {setting.hook for setting in unexpressed}
+    texts: dict[str, str] = {}
     if GRADIENT_HOOK in named and config.compression.method != "none":
-        made[GRADIENT_HOOK] = _gradient(config)
+        texts[GRADIENT_HOOK] = _gradient(config)
     if OUTER_HOOK in named and config.outer.method != "none":
-        made[OUTER_HOOK] = _outer(config, unexpressed)
-    return made
+        texts[OUTER_HOOK] = _outer(config, unexpressed)
+    return texts
 
 
 def _gradient(config: RunConfig) -> str:
-    asked = config.compression
-    hook = COMPRESSION_METHODS[asked.method].torch_hook
+    compression = config.compression
+    hook = COMPRESSION_METHODS[compression.method].torch_hook
     if hook is None:
-        return _OWN.format(method=asked.method, settings=_settings_text(asked) or "it has no settings")
-    values = asked.model_dump() | {
-        "start_step": max(hook.earliest_start, asked.start_step),
-        "error_feedback": keeps_errors(asked.method, asked.error_feedback),
+        return _OWN.format(
+            method=compression.method, settings=_settings_text(compression) or "it has no settings"
+        )
+    values = compression.model_dump() | {
+        "start_step": max(hook.earliest_start, compression.start_step),
+        "error_feedback": keeps_errors(compression.method, compression.error_feedback),
     }
     waits = "{start_step}" in hook.state
     return _TORCH.format(
-        method=asked.method,
+        method=compression.method,
         since=f"from step {values['start_step']} on" if waits else "from the first step on",
         devices=", for GPUs alone" if hook.gpu_only else "",
         module=hook.module,
@@ -111,19 +113,19 @@ def _gradient(config: RunConfig) -> str:
     )
 
 
-def _settings_text(asked: Compression) -> str:
+def _settings_text(compression: Compression) -> str:
     """The settings that act with its method."""
-    method = COMPRESSION_METHODS[asked.method]
-    values = {name: getattr(asked, name) for name in Compression.model_fields if method.has(name)}
+    method = COMPRESSION_METHODS[compression.method]
+    values = {name: getattr(compression, name) for name in Compression.model_fields if method.has(name)}
     return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
 
 
 def _outer(config: RunConfig, unexpressed: Sequence[UnexpressedSetting]) -> str:
-    told = [
-        f"{one.setting.partition('.')[2]} {one.value}"
-        for one in unexpressed
-        if one.setting.startswith("outer.")
+    settings = [
+        f"{setting.setting.partition('.')[2]} {setting.value}"
+        for setting in unexpressed
+        if setting.setting.startswith("outer.")
     ]
     body = _LOCAL if config.outer.method == "local" else _NO_OUTER
     words = {"method": config.outer.method, "period": config.outer.period}
-    return _OUTER.format(settings=", ".join(told) or "usual values", body=body.format(**words), **words)
+    return _OUTER.format(settings=", ".join(settings) or "usual values", body=body.format(**words), **words)

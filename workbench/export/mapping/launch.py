@@ -65,6 +65,6 @@ def torchrun_command(command: str, before: str = "") -> str:
     return f"{_WHERE}{before}{line}  {command}"
 
 
-def script_launch(what: str, command: str) -> Launch:
+def script_launch(trainer: str, command: str) -> Launch:
     """A trainer whose users bring the training script, the first argument."""
-    return Launch(what, "train.py [its arguments]", "your training script", torchrun_command(command))
+    return Launch(trainer, "train.py [its arguments]", "your training script", torchrun_command(command))

@@ -50,12 +50,12 @@ def kind_arrives(values: Values) -> bool:
     return bool(values[KIND] == kind_of(values))
 
 
-def read_betas(key: str, given: Any) -> dict[str, Any]:
+def read_betas(key: str, betas: Any) -> dict[str, Any]:
     """Adam's two decays.
 
     Raises:
         InputError: they are not two numbers.
     """
-    if not isinstance(given, list | tuple) or len(given) != 2:
-        raise InputError(key, given, "give two numbers, such as [0.9, 0.999]")
-    return {"train.beta1": given[0], "train.beta2": given[1]}
+    if not isinstance(betas, list | tuple) or len(betas) != 2:
+        raise InputError(key, betas, "give two numbers, such as [0.9, 0.999]")
+    return {"train.beta1": betas[0], "train.beta2": betas[1]}

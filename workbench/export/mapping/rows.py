@@ -109,7 +109,7 @@ def same_read(setting: str, key: str) -> Row:
 def convert_row(
     setting: str,
     key: str,
-    there: Callable[[Any], Any],
+    to_theirs: Callable[[Any], Any],
     back: Callable[[Any], Any],
     *,
     why: str = "",
@@ -118,7 +118,7 @@ def convert_row(
     """A row whose key takes the setting's value in another form; with a ``why`` it is an equivalent."""
 
     def write(values: Values) -> Document:
-        return {key: there(values[setting])} if setting in values else {}
+        return {key: to_theirs(values[setting])} if setting in values else {}
 
     def read(document: Document, ranks: int) -> dict[str, Any]:
         return {setting: back(document[key])} if key in document else {}
@@ -147,8 +147,8 @@ class UnexpressedSetting:
     @property
     def line(self) -> str:
         """For people: the setting, its value, why, and what to do."""
-        what = f"{self.setting}={self.value}: {self.why}"
-        return f"{what}; {self.instead}" if self.instead else what
+        text = f"{self.setting}={self.value}: {self.why}"
+        return f"{text}; {self.instead}" if self.instead else text
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -206,9 +206,9 @@ class Format:
             for name in DEGREES
             if name not in degrees and values.get(f"parallel.{name}", 1) > 1
         }
-        found = [_unexpressed_setting(setting, values[setting], self.row(setting)) for setting in values
+        unexpressed = [_unexpressed_setting(setting, values[setting], self.row(setting)) for setting in values
                  if setting in unknown or not self.row(setting).arrives(setting, values)]  # fmt: skip
-        return found + list(_folding(values, degrees, {one.setting for one in found}))
+        return unexpressed + list(_folding(values, degrees, {row.setting for row in unexpressed}))
 
     def settings(self, document: Document, ranks: int) -> dict[str, Any]:
         """The settings that a document of so many ranks names.
@@ -218,12 +218,12 @@ class Format:
         """
         for problem in self.problems(document, ranks):
             raise problem
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for row in self.rows:
-            found |= row.read(document, ranks)
-        return found
+            values |= row.read(document, ranks)
+        return values
 
-    def unread(self, given: Document, usual: Document, ranks: int, config: RunConfig) -> Document:
+    def unread(self, document: Document, usual: Document, ranks: int, config: RunConfig) -> Document:
         """What of a document is lost in the configuration made of it: keys that no setting is made of, those that would
         make one only beside others, and those of ``partly`` that an export of it would not say again. ``usual`` is what
         holds where a document says nothing.
@@ -237,21 +237,21 @@ class Format:
                 return False
             if key in self.partly or key not in read:
                 return bool(key in self.partly and again.get(key) == value)
-            return value in (again.get(key), usual.get(key)) or self._matters(key, given, usual, ranks)
+            return value in (again.get(key), usual.get(key)) or self._matters(key, document, usual, ranks)
 
         return {
             key: value
-            for key, value in given.items()
+            for key, value in document.items()
             if value is not None and self.constants.get(key) != value and not arrives(key, value)
         }
 
-    def _matters(self, key: str, given: Document, usual: Document, ranks: int) -> bool:
+    def _matters(self, key: str, document: Document, usual: Document, ranks: int) -> bool:
         """Whether a document without that key makes other settings, or another number of ranks."""
-        without = {other: value for other, value in given.items() if other != key}
-        if self.ranks(usual | without) != self.ranks(usual | given):
+        without = {other: value for other, value in document.items() if other != key}
+        if self.ranks(usual | without) != self.ranks(usual | document):
             return True
         try:
-            return self.settings(usual | without, ranks) != self.settings(usual | given, ranks)
+            return self.settings(usual | without, ranks) != self.settings(usual | document, ranks)
         except (InputError, LookupError):
             return True
 
@@ -304,8 +304,8 @@ def accumulation_of(values: Values) -> int:
 
 def only(*degrees: str) -> Callable[[Values], frozenset[str]]:
     """Of a format that knows these degrees, whatever else is asked for."""
-    known = frozenset(degrees)
-    return lambda values: known
+    known_degrees = frozenset(degrees)
+    return lambda values: known_degrees
 
 
 def fold_degrees(values: Values, degrees: frozenset[str]) -> ActiveSettings:
@@ -320,19 +320,20 @@ def fold_degrees(values: Values, degrees: frozenset[str]) -> ActiveSettings:
         new.pop("parallel.ep", None)
     if spare > 1:
         dp = int(values["parallel.dp"]) * spare
-        each = dp * int(values["batch.micro_batch"])
+        samples_per_pass = dp * int(values["batch.micro_batch"])
         new |= {
             "parallel.dp": dp,
-            "batch.global_batch": each * max(1, round(values["batch.global_batch"] / each)),
+            "batch.global_batch": samples_per_pass
+            * max(1, round(values["batch.global_batch"] / samples_per_pass)),
         }
         new.setdefault("parallel.zero_stage", 0)
     return new
 
 
-def _folding(values: Values, degrees: frozenset[str], told: set[str]) -> Iterator[UnexpressedSetting]:
+def _folding(values: Values, degrees: frozenset[str], named: set[str]) -> Iterator[UnexpressedSetting]:
     after = fold_degrees(values, degrees)
     for setting in ("parallel.dp", "batch.global_batch"):
-        if after[setting] != values[setting] and setting not in told:
+        if after[setting] != values[setting] and setting not in named:
             why = (
                 f"is {after[setting]} there: ranks that this trainer cannot split otherwise are data parallel"
             )

@@ -148,9 +148,9 @@ COMMON: tuple[Row, ...] = (*_NAMED, *uncovered_rows(_NAMED))
 
 def add_common_rows(rows: Iterable[Row]) -> tuple[Row, ...]:
     """A format's rows, then those of ``COMMON`` about settings that it does not name itself."""
-    own = tuple(rows)
-    named = {row.setting for row in own}
-    return own + tuple(row for row in COMMON if row.setting not in named)
+    own_rows = tuple(rows)
+    named = {row.setting for row in own_rows}
+    return own_rows + tuple(row for row in COMMON if row.setting not in named)
 
 
 def settings() -> list[str]:

@@ -60,11 +60,11 @@ def commit_import(home: Path, place: Path) -> None:
         _flush(folder)
     ready = place.with_name(place.name.replace(_NEW, _READY, 1))
     place.rename(ready)
-    if taken := _move(home, ready):
+    if taken_names := _move(home, ready):
         remedy = (
             "a study of this name was started here meanwhile, and was not touched; give another: --name OTHER"
         )
-        raise InputError("name", taken[0], remedy)
+        raise InputError("name", taken_names[0], remedy)
 
 
 def finish(home: Path) -> None:
@@ -94,11 +94,13 @@ def _move(home: Path, ready: Path) -> list[str]:
     """The study's newest name first, for it has all trials; names of studies that somebody else has taken."""
     (home / study_folder.STUDIES).mkdir(exist_ok=True)
     newest = sorted((ready / STUDIES).iterdir(), key=lambda path: (len(path.name), path.name), reverse=True)
-    taken = [folder.name for folder in newest if not _put(folder, home / study_folder.STUDIES / folder.name)]
+    taken_names = [
+        folder.name for folder in newest if not _put(folder, home / study_folder.STUDIES / folder.name)
+    ]
     for folder in sorted((ready / RUNS).iterdir()):
         _put(folder, home / folder.name)
     shutil.rmtree(ready, ignore_errors=True)
-    return taken
+    return taken_names
 
 
 def _put(folder: Path, target: Path) -> bool:

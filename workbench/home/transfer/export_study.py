@@ -44,28 +44,31 @@ def lines(
     home: Path, studies: list[str], state: StudyState, runs: list[str], with_records: bool, size: int
 ) -> tuple[str, ...]:
     """One line for each kind of thing that stays behind; ``size`` is what records and logs of the runs take."""
-    found = []
+    notes = []
     if size and not with_records:
-        found.append(f"records and logs of its runs, {size_words(size)}; include them with --with-records")
+        notes.append(f"records and logs of its runs, {size_words(size)}; include them with --with-records")
     staying = _bytes(home, runs, _STAYING)
     if staying:
-        found.append(f"checkpoints, traces and snapshots of its runs, {size_words(staying)}")
-    here = set(runs)
-    gone = [run for run in dict.fromkeys(trial.run for trial in state.trials if trial.run) if run not in here]
+        notes.append(f"checkpoints, traces and snapshots of its runs, {size_words(staying)}")
+    run_names = set(runs)
+    gone = [
+        run for run in dict.fromkeys(trial.run for trial in state.trials if trial.run) if run not in run_names
+    ]
     if gone:
         runs_gone = "1 run whose folder is" if len(gone) == 1 else f"{len(gone):,} runs whose folders are"
-        found.append(f"{runs_gone} not in this home, such as {gone[0]}")
+        notes.append(f"{runs_gone} not in this home, such as {gone[0]}")
     missing = [name for name in state.continues if name not in studies]
     if missing:
-        found.append(
+        notes.append(
             f"{', '.join(missing)}, which it continues and which is gone; all trials are in its own journal"
         )
-    found += [
-        f"study {one.study}: what this one inherited of it is in its journal" for one in state.inherited
+    notes += [
+        f"study {earlier.study}: what this one inherited of it is in its journal"
+        for earlier in state.inherited
     ]
     waiting = _count_unanswered(home / study_folder.STUDIES / studies[-1], state)
     return (
-        *found,
+        *notes,
         *([f"{several(waiting, 'commands')} that nobody has answered yet"] if waiting else []),
     )
 
@@ -82,8 +85,8 @@ def size_words(size: int) -> str:
 
 def files(folder: Path) -> list[Path]:
     """Plain files of a folder, except hidden ones: those are being written."""
-    found = sorted(folder.rglob("*")) if folder.is_dir() else []
-    return [path for path in found if path.is_file() and not path.is_symlink() and not _hidden(path, folder)]
+    paths = sorted(folder.rglob("*")) if folder.is_dir() else []
+    return [path for path in paths if path.is_file() and not path.is_symlink() and not _hidden(path, folder)]
 
 
 def names_left_out(folder: Path) -> set[str]:
@@ -99,11 +102,11 @@ def _hidden(path: Path, folder: Path) -> bool:
 
 
 def _bytes(home: Path, runs: list[str], parts: tuple[str, ...]) -> int:
-    found = 0
+    total = 0
     for run in runs:
         for part in names_left_out(home / run).intersection(parts):
-            found += sum(path.stat().st_size for path in files(home / run / part))
-    return found
+            total += sum(path.stat().st_size for path in files(home / run / part))
+    return total
 
 
 def _count_unanswered(folder: Path, state: StudyState) -> int:
@@ -175,8 +178,13 @@ def write(home: Path, name: str, file: IO[bytes], with_records: bool = False) ->
     names = _names(places, name, state)
     members: dict[str, Member] = {}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive:
-        for each in names:
-            _put_study(archive, members, each, documents if each == name else _documents(places / each))
+        for study_name in names:
+            _put_study(
+                archive,
+                members,
+                study_name,
+                documents if study_name == name else _documents(places / study_name),
+            )
         runs = [run for run in run_names(state) if (home / run / run_folder.STATUS).is_file()]
         for run in runs:
             _put_run(archive, members, home / run, with_records)
@@ -203,19 +211,22 @@ def run_names(state: StudyState) -> list[str]:
 
 def _documents(folder: Path) -> dict[str, bytes]:
     """A study's documents, of its journal the whole lines; that is read last, so that nothing is newer than it."""
-    found = {}
+    documents = {}
     for name in STUDY_FILES:
         with contextlib.suppress(FileNotFoundError):
             data = (folder / name).read_bytes()
-            found[name] = rename.whole_lines(data) if name == study_folder.JOURNAL else data
-    return found
+            documents[name] = rename.whole_lines(data) if name == study_folder.JOURNAL else data
+    return documents
 
 
 def _names(places: Path, name: str, state: StudyState) -> list[str]:
     """The study and what it continues, as far as that is still there; the oldest first."""
     if state.file is None:
         raise InputError("study", name, "has no readable journal yet; there is nothing to export")
-    return [*(each for each in state.continues if (places / each / study_folder.JOURNAL).is_file()), name]
+    return [
+        *(earlier for earlier in state.continues if (places / earlier / study_folder.JOURNAL).is_file()),
+        name,
+    ]
 
 
 def _put_study(
@@ -238,8 +249,8 @@ def _put_run(archive: zipfile.ZipFile, members: dict[str, Member], folder: Path,
 
 
 def _run_files(folder: Path, with_records: bool) -> Iterator[Path]:
-    there = names_left_out(folder)
-    yield from (folder / name for name in RUN_FILES if name in there)
+    left_out = names_left_out(folder)
+    yield from (folder / name for name in RUN_FILES if name in left_out)
     for part in RUN_FOLDERS if with_records else ():
         yield from files(folder / part)
 

@@ -27,8 +27,8 @@ from workbench.home.transfer.rename import Names
 
 def finish_import(folder: Path, manifest: Manifest, names: Names) -> tuple[str, ...]:
     """Lines about a study that was unpacked as ``folder``, whose Optuna file is made here unless it is a large one."""
-    found = [_index(folder), _machine(manifest), _data(folder), _own_file(manifest, names)]
-    return tuple(line for line in found if line)
+    notes = [_index(folder), _machine(manifest), _data(folder), _own_file(manifest, names)]
+    return tuple(line for line in notes if line)
 
 
 def _index(folder: Path) -> str:
@@ -44,12 +44,12 @@ def _index(folder: Path) -> str:
 
 
 def _machine(manifest: Manifest) -> str:
-    here = fingerprint.this_machine().id
-    if manifest.machine in (None, here):
+    this_machine = fingerprint.this_machine().id
+    if manifest.machine in (None, this_machine):
         return ""
     return (
-        f"its trials ran on another machine ({manifest.machine}, here {here}): what is measured here from now on "
-        "cannot be compared with them"
+        f"its trials ran on another machine ({manifest.machine}, here {this_machine}): what is measured here from now "
+        "on cannot be compared with them"
     )
 
 
@@ -111,7 +111,7 @@ def unpack(home: Path, path: Path, name: str | None = None) -> StudyImport:
             before = _known_runs(home, place)
             _make_at_home(place, names)
             _check_free(home, names)
-            found = finish_import(place / STUDIES / names[manifest.study], manifest, names)
+            notes = finish_import(place / STUDIES / names[manifest.study], manifest, names)
             atomic_import.commit_import(home, place)
     study = names[manifest.study]
     return StudyImport(
@@ -126,7 +126,7 @@ def unpack(home: Path, path: Path, name: str | None = None) -> StudyImport:
         exported_unix=manifest.exported_unix,
         workbench=manifest.workbench,
         left_out=manifest.left_out,
-        notes=found,
+        notes=notes,
     )
 
 
@@ -146,15 +146,15 @@ def _manifest(archive: zipfile.ZipFile, path: Path) -> Manifest:
     try:
         if archive.getinfo(MANIFEST).file_size > _MOST_MANIFEST_BYTES:
             raise damage(str(path), f"its {MANIFEST} is too large")
-        found = json.loads(archive.read(MANIFEST))
+        document = json.loads(archive.read(MANIFEST))
     except KeyError:
         raise damage(str(path), f"it holds no {MANIFEST}") from None
     except _UNREADABLE as error:
         raise damage(str(path), f"its {MANIFEST} cannot be read ({error})") from None
-    manifest = parse_manifest(found, str(path))
-    held, told = sorted(archive.namelist()), sorted([*manifest.members, MANIFEST])
-    if held != told:
-        stray = next(iter(set(held) ^ set(told)), held[0])
+    manifest = parse_manifest(document, str(path))
+    members, listed = sorted(archive.namelist()), sorted([*manifest.members, MANIFEST])
+    if members != listed:
+        stray = next(iter(set(members) ^ set(listed)), members[0])
         raise damage(str(path), f"{stray!r} does not match its {MANIFEST}")
     return manifest
 
@@ -178,16 +178,16 @@ def _extract(archive: zipfile.ZipFile, manifest: Manifest, place: Path, path: Pa
     for name, member in manifest.members.items():
         target = place / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        digest, left = hashlib.sha256(), member.bytes
+        digest, bytes_left = hashlib.sha256(), member.bytes
         try:
             with archive.open(name) as source, target.open("xb") as out:
-                while left >= 0 and (piece := source.read(_PIECE_BYTES)):
+                while bytes_left >= 0 and (piece := source.read(_PIECE_BYTES)):
                     out.write(piece)
                     digest.update(piece)
-                    left -= len(piece)
+                    bytes_left -= len(piece)
         except _UNREADABLE as error:
             raise damage(str(path), f"{name} cannot be read ({error})") from None
-        if left or digest.hexdigest() != member.sha256:
+        if bytes_left or digest.hexdigest() != member.sha256:
             raise damage(str(path), f"{name} does not match its checksum")
 
 
@@ -197,13 +197,13 @@ def _known_runs(home: Path, place: Path) -> int:
     Raises:
         InputError: another run has this id.
     """
-    known = [folder for folder in (place / RUNS).iterdir() if (home / folder.name).exists()]
-    for folder in known:
+    existing = [folder for folder in (place / RUNS).iterdir() if (home / folder.name).exists()]
+    for folder in existing:
         if _mark(folder) != _mark(home / folder.name):
             remedy = "another run of this home has this id; give another --home"
             raise InputError("run", folder.name, remedy)
         shutil.rmtree(folder)
-    return len(known)
+    return len(existing)
 
 
 def _mark(folder: Path) -> tuple[Any, Any]:

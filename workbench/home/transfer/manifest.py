@@ -66,42 +66,42 @@ class Manifest:
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
-        known = {name: getattr(self, name) for name in Manifest.__dataclass_fields__}
+        fields = {name: getattr(self, name) for name in Manifest.__dataclass_fields__}
         members = {
             name: {"bytes": member.bytes, "sha256": member.sha256} for name, member in self.members.items()
         }
-        return {"format": FORMAT} | known | {"members": members}
+        return {"format": FORMAT} | fields | {"members": members}
 
 
-def parse_manifest(found: object, path: str) -> Manifest:
+def parse_manifest(document: object, path: str) -> Manifest:
     """A manifest that was read.
 
     Raises:
         InputError: it is none, a newer version wrote it, or a name in it would lie outside the home folder.
     """
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise damage(path, f"its {MANIFEST} is not that of a study")
-    version = found.get("version")
+    version = document.get("version")
     if not isinstance(version, int) or version > VERSION:
-        writer = found.get("workbench", "another version")
+        writer = document.get("workbench", "another version")
         remedy = f"has format {version}, written by workbench {writer}; this one reads up to {VERSION}: install a newer"
         raise InputError("file", path, remedy)
     try:
         members = {
-            name: Member(int(row["bytes"]), str(row["sha256"])) for name, row in found["members"].items()
+            name: Member(int(row["bytes"]), str(row["sha256"])) for name, row in document["members"].items()
         }
-        known = {name: found[name] for name in Manifest.__dataclass_fields__ if name in found}
-        lists = {name: tuple(map(str, found[name])) for name in ("studies", "left_out")}
-        manifest = Manifest(**known | lists | {"members": members})
+        fields = {name: document[name] for name in Manifest.__dataclass_fields__ if name in document}
+        lists = {name: tuple(map(str, document[name])) for name in ("studies", "left_out")}
+        manifest = Manifest(**fields | lists | {"members": members})
     except (KeyError, TypeError, ValueError, AttributeError):
         raise damage(path, f"its {MANIFEST} is not complete") from None
     _check_names(manifest, path)
     return manifest
 
 
-def damage(path: str, what: str) -> InputError:
+def damage(path: str, problem: str) -> InputError:
     """What is said of a file that cannot be trusted."""
-    return InputError("file", path, f"{what}; nothing was imported, export the study again")
+    return InputError("file", path, f"{problem}; nothing was imported, export the study again")
 
 
 def _check_names(manifest: Manifest, path: str) -> None:
@@ -117,8 +117,8 @@ def _check_names(manifest: Manifest, path: str) -> None:
 
 def _is_ours(name: str, studies: tuple[str, ...]) -> bool:
     """Whether a member may be written; never outside the folders of this study and its runs."""
-    top, _, rest = name.partition("/")
-    folder, _, file = rest.partition("/")
+    top, _, path_inside = name.partition("/")
+    folder, _, file = path_inside.partition("/")
     if top == STUDIES:
         return folder in studies and file in STUDY_FILES
     if top != RUNS or not _RUN_NAME.fullmatch(folder):

@@ -66,7 +66,7 @@ def _study(line: Line, names: Names) -> Line:
 
 
 def _continues(line: Line, names: Names) -> Line:
-    return {"studies": [names.get(each, each) for each in line["studies"]]}
+    return {"studies": [names.get(study, study) for study in line["studies"]]}
 
 
 def _command(line: Line, names: Names) -> Line:
@@ -104,8 +104,8 @@ def names_for(studies: tuple[str, ...], new: str | None) -> dict[str, str]:
 def settle_study(folder: Path) -> None:
     """Nobody runs it here, whoever ran it where it comes from."""
     if run_folder.read_json(folder / run_folder.STATUS) is not None:
-        held = StudyStatus.from_folder(folder).state in controllers.HELD
-        state = {"state": "interrupted"} if held else {}
+        is_held = StudyStatus.from_folder(folder).state in controllers.HELD
+        state = {"state": "interrupted"} if is_held else {}
         controllers.update_status(folder, **state, owner=None, current_run=None)
 
 
@@ -130,9 +130,9 @@ def rename_study(folder: Path, names: Names) -> None:
     )
     journal = folder / study_folder.JOURNAL
     journal.write_bytes(rename_journal(journal.read_bytes(), names))
-    given = folder / study_folder.STUDY_GIVEN
-    if given.is_file():
-        given.write_text(rename_file(given.read_text("utf-8"), names), "utf-8")
+    study_file = folder / study_folder.STUDY_GIVEN
+    if study_file.is_file():
+        study_file.write_text(rename_file(study_file.read_text("utf-8"), names), "utf-8")
     folder.rename(folder.with_name(names[folder.name]))
 
 
@@ -163,9 +163,9 @@ def rename_file(text: str, names: Names) -> str:
 
 
 def _change(path: Path, change: Any) -> None:
-    found = run_folder.read_json(path)
-    if found is not None:
-        run_folder.write_json(path, change(found))
+    document = run_folder.read_json(path)
+    if document is not None:
+        run_folder.write_json(path, change(document))
 
 
 def _rename(tree: dict[str, Any], names: Names, *keys: str) -> dict[str, Any]:
@@ -174,5 +174,5 @@ def _rename(tree: dict[str, Any], names: Names, *keys: str) -> dict[str, Any]:
 
 def _map_value(value: Any, names: Names) -> Any:
     if isinstance(value, list):
-        return [_map_value(each, names) for each in value]
+        return [_map_value(item, names) for item in value]
     return names.get(value, value) if isinstance(value, str) else value

@@ -95,11 +95,11 @@ def _harm(
     bench: CheckContext, session: Session, config: RunConfig, label: str, number: signal.Signals
 ) -> _FaultResult:
     """Run, and send the victim's process a signal once every rank has taken a few steps."""
-    told: list[Path] = []
+    written: list[Path] = []
     done: list[float] = []
 
     def follow(folder: Path) -> None:
-        told.append(folder)
+        written.append(folder)
         threading.Thread(target=_kill_rank, args=(folder, number, done), daemon=True).start()
 
     def late() -> bool:
@@ -107,7 +107,7 @@ def _harm(
 
     began = time.monotonic()
     outcome, _ = bench.run(session, config, label, late, follow)
-    return _FaultResult(outcome, told[0], time.monotonic() - done[0] if done else None)
+    return _FaultResult(outcome, written[0], time.monotonic() - done[0] if done else None)
 
 
 def _kill_rank(folder: Path, number: signal.Signals, done: list[float]) -> None:
@@ -148,7 +148,7 @@ def _too_large_for_a_gpu(bench: CheckContext) -> RunConfig | None:
     while total and sequences < _MOST_SEQUENCES:
         sizes = {"batch.micro_batch": sequences, "batch.global_batch": 2 * sequences}
         config = bench.config(_UNEVEN | values | sizes)
-        first, second = (held.total_bytes for held in footprints(config))
+        first, second = (footprint.total_bytes for footprint in footprints(config))
         if second > 1.5 * total:
             return config if first < 0.7 * total else None
         sequences *= 2

@@ -36,12 +36,12 @@ Layouts = dict[str, dict[str, Any]]
 def data(ranks: int) -> Layouts:
     """Data parallelism, with what it shards, also in groups of two where there are more."""
     plain = BUCKETS | {"parallel.dp": ranks}
-    found: Layouts = {"dp": plain}
+    layouts: Layouts = {"dp": plain}
     for stage in ZERO_STAGES:
-        found[f"zero_{stage}"] = plain | {"parallel.zero_stage": stage}
+        layouts[f"zero_{stage}"] = plain | {"parallel.zero_stage": stage}
     if ranks > 2:
-        found["hsdp"] = found["zero_3"] | {"parallel.shard_ranks": 2}
-    return found
+        layouts["hsdp"] = layouts["zero_3"] | {"parallel.shard_ranks": 2}
+    return layouts
 
 
 def tensor(ranks: int) -> Layouts:
@@ -62,8 +62,8 @@ def context(ranks: int) -> Layouts:
 
 def expert(ranks: int) -> Layouts:
     """Experts on different ranks. The balancing loss is taken over a micro-batch: one that is the whole batch."""
-    each = BUCKETS | {"parallel.dp": ranks, "batch.micro_batch": 8 // ranks}
-    return {"ep": each | {"parallel.ep": ranks} | EXPERTS}
+    values = BUCKETS | {"parallel.dp": ranks, "batch.micro_batch": 8 // ranks}
+    return {"ep": values | {"parallel.ep": ranks} | EXPERTS}
 
 
 def pipeline(ranks: int) -> Layouts:
@@ -132,28 +132,28 @@ def _compare(
     illegal = next(iter(problems(config)), None)
     if illegal is not None:
         return f"{name} is refused: {illegal}", None
-    outcome, found = bench.run(session, config, name)
+    outcome, summary = bench.run(session, config, name)
     if not outcome.good:
         return f"{name} ended {outcome.ending.value}: {outcome.reason}", None
-    return _differs(name, config, found, reference), largest_difference(found.losses, reference.losses)
+    return _differs(name, config, summary, reference), largest_difference(summary.losses, reference.losses)
 
 
-def _differs(name: str, config: RunConfig, found: RunSummary, reference: RunSummary) -> str | None:
+def _differs(name: str, config: RunConfig, summary: RunSummary, reference: RunSummary) -> str | None:
     device = config.device
-    losses = largest_difference(found.losses, reference.losses)
+    losses = largest_difference(summary.losses, reference.losses)
     if not losses <= TOLERANCE_NATS[device]:
         return f"{name}: losses differ by {losses:.1e}, more than {TOLERANCE_NATS[device]:g}"
     largest = max((norm or 0.0 for norm in reference.gradient_norms), default=0.0)
-    norms = largest_difference(found.gradient_norms, reference.gradient_norms)
+    norms = largest_difference(summary.gradient_norms, reference.gradient_norms)
     if not norms <= NORM_TOLERANCE[device] * largest:
         return f"{name}: gradient norms differ by {norms:.1e}"
     return None
 
 
-def largest_difference(found: list[float | None], reference: list[float | None]) -> float:
+def largest_difference(losses: list[float | None], reference: list[float | None]) -> float:
     """Of numbers step by step; infinite where one is missing or no number."""
-    if not found or len(found) != len(reference):
+    if not losses or len(losses) != len(reference):
         return math.inf
-    pairs = zip(found, reference, strict=True)
-    each = [math.inf if a is None or b is None else abs(a - b) for a, b in pairs]
-    return max(math.inf if math.isnan(one) else one for one in each)
+    pairs = zip(losses, reference, strict=True)
+    differences = [math.inf if a is None or b is None else abs(a - b) for a, b in pairs]
+    return max(math.inf if math.isnan(difference) else difference for difference in differences)

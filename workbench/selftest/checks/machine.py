@@ -40,8 +40,8 @@ def machine(bench: CheckContext) -> Verdict:
     bench.keep("environment.json", environment())
     bench.keep("fingerprint.json", fingerprint.this_machine().as_dict())
     for command in _TOOLS:
-        if (told := _output(command)) is not None:
-            bench.keep(f"{'-'.join(command).replace('--', '-')}.txt", told)
+        if (output := _output(command)) is not None:
+            bench.keep(f"{'-'.join(command).replace('--', '-')}.txt", output)
     wrong = [f"{check.name}: {check.why}" for check in checks if check.needed and check.status == "missing"]
     driver = detection.open_library()
     shown = len(selection.visible(driver))
@@ -64,8 +64,8 @@ def nvml(bench: CheckContext) -> Verdict:
     fields: dict[int, set[str]] = {gpu: set() for gpu in shown}
     while time.monotonic() < until:
         for gpu in shown:
-            told = asdict(library.sample(gpu))
-            fields[gpu] |= {name for name, value in told.items() if value is not None}
+            reading = asdict(library.sample(gpu))
+            fields[gpu] |= {name for name, value in reading.items() if value is not None}
         time.sleep(_EVERY_SECONDS)
     missing, driver = library.missing, library.driver_version
     library.close()
@@ -82,7 +82,7 @@ def nvml(bench: CheckContext) -> Verdict:
     ]
     slowest = max((wall for spans in recorder.seconds.values() for wall, _ in spans), default=0.0)
     measured: dict[str, Number] = {"gpus_count": len(shown), "slowest_call_seconds": slowest}
-    measured |= {f"gpu_{gpu}_fields_count": len(told) for gpu, told in fields.items()}
+    measured |= {f"gpu_{gpu}_fields_count": len(readings) for gpu, readings in fields.items()}
     return verdict_of(
         wrong, f"{several(len(shown), 'GPUs')} read; {len(missing)} functions not answered", measured
     )
@@ -126,17 +126,16 @@ def _usable(shown: int) -> int:
 
 
 def _words(checks: list[doctor.Check], usable: int, hidden: str) -> str:
-    found = {check.name: check for check in checks}
-    what = found["gpu"].value if usable else "no GPU to train on"
-    return (
-        f"Python {found['python'].value}, torch {found['torch'].value}, {found['cpu'].value}, {what}{hidden}"
-    )
+    checks_by_name = {check.name: check for check in checks}
+    text = checks_by_name["gpu"].value if usable else "no GPU to train on"
+    python, torch, cpu = (checks_by_name[name].value for name in ("python", "torch", "cpu"))
+    return f"Python {python}, torch {torch}, {cpu}, {text}{hidden}"
 
 
 def _names(requirements: list[str]) -> list[str]:
     """Without versions, extras and conditions."""
-    found = [re.match(r"[A-Za-z0-9._-]+", line) for line in requirements]
-    return sorted({name[0] for name in found if name})
+    matches = [re.match(r"[A-Za-z0-9._-]+", line) for line in requirements]
+    return sorted({name[0] for name in matches if name})
 
 
 def _version(name: str) -> str | None:

@@ -42,24 +42,26 @@ def calibration(bench: CheckContext) -> Verdict:
 
     ranks = bench.ranks
     device = "cpu" if bench.why_not_cuda(ranks) else "cuda"
-    found = calibrate(bench.home, CalibrationRequest(ranks, True, device), lambda: False, lambda told: None)
-    bench.keep("calibration.json", found.as_dict())
-    wrong = [] if found.complete else ["it is not complete"]
-    for curve in found.curves:
+    calibrated = calibrate(
+        bench.home, CalibrationRequest(ranks, True, device), lambda: False, lambda progress: None
+    )
+    bench.keep("calibration.json", calibrated.as_dict())
+    wrong = [] if calibrated.complete else ["it is not complete"]
+    for curve in calibrated.curves:
         points = [point.seconds for point in curve.points]
         if not points or not all(math.isfinite(seconds) and seconds > 0 for seconds in points):
             wrong.append(f"{curve.name} on {several(curve.ranks, 'ranks')} has implausible times")
     wanted: tuple[Kind, ...] = ("gemm", "memory", "collective", *(("transfer",) if device == "cuda" else ()))
-    wrong += [f"no curve of kind {kind}" for kind in wanted if not found.select_curves(kind)]
+    wrong += [f"no curve of kind {kind}" for kind in wanted if not calibrated.select_curves(kind)]
     where = "GPUs" if device == "cuda" else "CPU ranks"
-    good = f"{len(found.curves)} curves on {ranks} {where} in {found.seconds:.0f} s"
-    return verdict_of(wrong, good, _best(found))
+    good = f"{len(calibrated.curves)} curves on {ranks} {where} in {calibrated.seconds:.0f} s"
+    return verdict_of(wrong, good, _best(calibrated))
 
 
-def _best(found: Calibration) -> dict[str, Number]:
+def _best(calibration_: Calibration) -> dict[str, Number]:
     """The best rates, and the errors of the fits."""
     measured: dict[str, Number] = {}
-    for curve in found.curves:
+    for curve in calibration_.curves:
         unit = "flops_per_second" if curve.kind == "gemm" else "bytes_per_second"
         measured[f"{curve.name}_{curve.ranks}_ranks_{unit}"] = curve.peak
         if curve.fit is not None:
@@ -71,15 +73,15 @@ def trace(bench: CheckContext) -> Verdict:
     """torch.profiler over one step of all ranks, ordered as ``workbench control ID trace`` does."""
     done = threading.Event()
     config = bench.config({"parallel.dp": 2, "train.steps": 100_000} | _SMALLEST)
-    told: list[Path] = []
+    written: list[Path] = []
 
     def follow(folder: Path) -> None:
-        told.append(folder)
+        written.append(folder)
         threading.Thread(target=_order, args=(folder, done), daemon=True).start()
 
     with bench.session() as session:
         outcome, _ = bench.run(session, config, "trace", done.is_set, follow)
-    files = sorted(told[0].glob(f"{run_folder.TRACES}/*/rank-*.json.gz"))
+    files = sorted(written[0].glob(f"{run_folder.TRACES}/*/rank-*.json.gz"))
     wrong = []
     if outcome.ending.value != "stopped":
         wrong.append(f"ended {outcome.ending.value} instead of stopped: {outcome.reason}")
@@ -155,13 +157,13 @@ def judge(ratios: list[float]) -> Verdict:
         "pairs_count": len(ratios),
         "confidence_percent": _CONFIDENCE_PERCENT,
     }
-    told = f"recording adds {middle:+.1%} to a step ({low:+.1%} to {high:+.1%})"
+    text = f"recording adds {middle:+.1%} to a step ({low:+.1%} to {high:+.1%})"
     if high <= _BAR:
-        return make_pass(f"{told}, at most {_BAR:.0%}", measured)
+        return make_pass(f"{text}, at most {_BAR:.0%}", measured)
     if low > _BAR:
-        return make_failure(f"{told}, more than {_BAR:.0%}", measured)
+        return make_failure(f"{text}, more than {_BAR:.0%}", measured)
     return not_possible(
-        f"cannot decide: {told}, and the bar is {_BAR:.0%}; the machine is too noisy", measured
+        f"cannot decide: {text}, and the bar is {_BAR:.0%}; the machine is too noisy", measured
     )
 
 
@@ -170,20 +172,20 @@ def _ratios(
 ) -> list[float]:
     ratios = []
     for pair in range(1, _PAIRS + 1):
-        found: dict[str, float] = {}
+        ratio_by_name: dict[str, float] = {}
         order = ("usual", "little") if pair % 2 else ("little", "usual")
         for kind in order:
             config = usual if kind == "usual" else little
-            found[kind] = _step(bench, session, config, f"{turn}-{pair}-{kind}")
-        ratios.append(found["usual"] / found["little"])
+            ratio_by_name[kind] = _step(bench, session, config, f"{turn}-{pair}-{kind}")
+        ratios.append(ratio_by_name["usual"] / ratio_by_name["little"])
     return ratios
 
 
 def _step(bench: CheckContext, session: Session, config: RunConfig, label: str) -> float:
     """Median seconds of a measured step."""
-    outcome, found = bench.run(session, config, label)
-    if not outcome.good or found.step_seconds is None:
+    outcome, summary = bench.run(session, config, label)
+    if not outcome.good or summary.step_seconds is None:
         raise _UnusableError(
             f"{label} ended {outcome.ending.value}: {outcome.reason or 'without a step time'}"
         )
-    return found.step_seconds.median
+    return summary.step_seconds.median

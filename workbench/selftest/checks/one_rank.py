@@ -56,13 +56,13 @@ def gpu_kernels(bench: CheckContext) -> Verdict:
 def _beside_cpu(
     bench: CheckContext, session: Session, name: str, values: dict[str, Any], tolerance: float
 ) -> tuple[list[str], float | None]:
-    found: dict[str, RunSummary] = {}
+    summaries: dict[str, RunSummary] = {}
     for device in ("cpu", "cuda"):
         config = bench.config(values | {"device": device})
-        outcome, found[device] = bench.run(session, config, f"{name}-{device}")
+        outcome, summaries[device] = bench.run(session, config, f"{name}-{device}")
         if not outcome.good:
             return [f"{name} on {device} ended {outcome.ending.value}: {outcome.reason}"], None
-    difference = largest_difference(found["cuda"].losses, found["cpu"].losses)
+    difference = largest_difference(summaries["cuda"].losses, summaries["cpu"].losses)
     if difference <= tolerance:
         return [], difference
     return [f"{name}: losses differ by {difference:.1e} from the CPU's"], difference
@@ -71,24 +71,24 @@ def _beside_cpu(
 def memory_savings(bench: CheckContext) -> Verdict:
     """Each against the plain run, on the same device; peaks are told, and on a GPU compared."""
     wrong: list[str] = []
-    asked = SAVINGS | stages()
+    settings = SAVINGS | stages()
     with bench.session() as session:
         plain_config = bench.config(_SMALL)
         outcome, plain = bench.run(session, plain_config, "plain")
         if not outcome.good:
             return make_failure(f"the plain run ended {outcome.ending.value}: {outcome.reason}")
         measured: dict[str, Number] = {"plain_peak_bytes": plain.peak_memory_bytes}
-        for name, values in asked.items():
-            outcome, found = bench.run(session, bench.config(_SMALL | values), name)
-            measured[f"{name}_peak_bytes"] = found.peak_memory_bytes
-            difference = largest_difference(found.losses, plain.losses)
+        for name, values in settings.items():
+            outcome, summary = bench.run(session, bench.config(_SMALL | values), name)
+            measured[f"{name}_peak_bytes"] = summary.peak_memory_bytes
+            difference = largest_difference(summary.losses, plain.losses)
             if not outcome.good:
                 wrong.append(f"{name} ended {outcome.ending.value}: {outcome.reason}")
             elif difference > TOLERANCE_NATS[plain_config.device]:
                 wrong.append(f"{name} changes the loss by {difference:.1e}")
     where = bench.describe_backend(plain_config)
     return verdict_of(
-        wrong + _no_peaks(measured), f"{len(asked)} settings change no loss ({where})", measured
+        wrong + _no_peaks(measured), f"{len(settings)} settings change no loss ({where})", measured
     )
 
 

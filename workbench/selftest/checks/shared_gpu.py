@@ -50,10 +50,10 @@ def two_on_one_gpu(bench: CheckContext, backend: str = BACKEND, device: str = DE
                 whole = EXPERTS | {"batch.micro_batch": 8} if experts else {}
                 label = f"one-rank-{len(alone)}"
                 alone[experts] = losses_of(_config(bench, whole, device), bench.home, label, backend, device)
-            found = losses_of(_config(bench, values, device), bench.home, name, backend, device)
-            if isinstance(found, str) and _REFUSED in found:
-                return not_possible(f"NCCL refuses two ranks on this GPU: {found}", measured)
-            problem, difference = _compare(name, found, alone[experts], TOLERANCE_NATS[device])
+            losses = losses_of(_config(bench, values, device), bench.home, name, backend, device)
+            if isinstance(losses, str) and _REFUSED in losses:
+                return not_possible(f"NCCL refuses two ranks on this GPU: {losses}", measured)
+            problem, difference = _compare(name, losses, alone[experts], TOLERANCE_NATS[device])
             measured[f"{name}_loss_difference_nats"] = difference
             wrong += problem
     return verdict_of(
@@ -65,12 +65,12 @@ def _config(bench: CheckContext, values: dict[str, Any], device: str) -> RunConf
     return bench.config(SIZES | values | {"device": device})
 
 
-def _compare(name: str, found: Losses, alone: Losses, tolerance: float) -> tuple[list[str], float | None]:
-    if isinstance(found, str):
-        return [f"{name}: {found}"], None
+def _compare(name: str, losses: Losses, alone: Losses, tolerance: float) -> tuple[list[str], float | None]:
+    if isinstance(losses, str):
+        return [f"{name}: {losses}"], None
     if isinstance(alone, str):
         return [f"{name}: one rank has no losses to compare with: {alone}"], None
-    difference = largest_difference(found, alone)
+    difference = largest_difference(losses, alone)
     wrong = [] if difference <= tolerance else [f"{name}: losses differ by {difference:.1e}"]
     return wrong, difference
 
@@ -166,8 +166,8 @@ def check_collectives(rank: int, world_size: int, device: Any) -> None:
         same(channel.receive(torch.empty_like(mine), rank - 1).wait(), mine - 1.0)
 
 
-def same(found: Any, expected: Any) -> None:
+def same(actual: Any, expected: Any) -> None:
     """The same numbers, bit by bit."""
     import torch
 
-    assert torch.equal(found, expected), f"{found.tolist()} instead of {expected.tolist()}"
+    assert torch.equal(actual, expected), f"{actual.tolist()} instead of {expected.tolist()}"

@@ -44,13 +44,13 @@ def equal_peaks(bench: CheckContext) -> Verdict:
     rests: list[list[int]] = []
     with bench.session() as session:
         for trial in range(1, _TRIALS + 1):
-            outcome, found = bench.run(session, config, f"trial-{trial}")
-            if not outcome.good or not found.peak_memory_bytes:
+            outcome, summary = bench.run(session, config, f"trial-{trial}")
+            if not outcome.good or not summary.peak_memory_bytes:
                 return make_failure(
                     f"trial {trial} ended {outcome.ending.value}: {outcome.reason or 'without a peak'}"
                 )
-            peaks.append(found.peak_memory_bytes)
-            rests.append(resident_bytes(bench.home / found.id))
+            peaks.append(summary.peak_memory_bytes)
+            rests.append(resident_bytes(bench.home / summary.id))
     spread, growth = max(peaks) / min(peaks) - 1, usual_growth(rests)
     measured: dict[str, Number] = {f"trial_{trial}_peak_bytes": peak for trial, peak in enumerate(peaks, 1)}
     measured |= {"spread_fraction": spread, "left_growth_bytes": growth}
@@ -101,21 +101,23 @@ def usual_growth(rests: list[list[int]]) -> int | None:
 def variables(bench: CheckContext) -> Verdict:
     """Each variable's proof by the rank itself, in two runs of the same processes."""
     on_gpus = bench.why_not_cuda(2) is None
-    asked = _VARIABLES | (_ON_GPUS if on_gpus else {})
-    config = bench.config({"parallel.dp": 2} | asked)
+    wanted = _VARIABLES | (_ON_GPUS if on_gpus else {})
+    config = bench.config({"parallel.dp": 2} | wanted)
     wrong: list[str] = []
     with bench.session() as session:
         for turn in (1, 2):
-            outcome, found = bench.run(session, config, f"run-{turn}")
+            outcome, summary = bench.run(session, config, f"run-{turn}")
             if not outcome.good:
                 return make_failure(f"run {turn} ended {outcome.ending.value}: {outcome.reason}")
-            if len(found.environment) != len(asked):
+            if len(summary.environment) != len(wanted):
                 wrong.append(
-                    f"run {turn} tells of {len(found.environment)} variables instead of {len(asked)}"
+                    f"run {turn} tells of {len(summary.environment)} variables instead of {len(wanted)}"
                 )
-            rows = [row for row in found.environment if row.proven != YES]
+            rows = [row for row in summary.environment if row.proven != YES]
             wrong += [f"run {turn}: {row.name}={row.asked}: {row.proven} ({row.how})" for row in rows]
-    names = ", ".join(key.removeprefix("environment.") for key in asked)
+    names = ", ".join(key.removeprefix("environment.") for key in wanted)
     return verdict_of(
-        wrong, f"{names} act in both runs ({bench.describe_backend(config)})", {"variables_count": len(asked)}
+        wrong,
+        f"{names} act in both runs ({bench.describe_backend(config)})",
+        {"variables_count": len(wanted)},
     )
