@@ -24,7 +24,7 @@ class RandomStreams:
     def __init__(self, seed: int, rank: int, step: Callable[[], int], device: torch.device) -> None:
         self._seed, self._rank, self._step, self._device = seed, rank, step, device
 
-    def own(self, index: int, use: int = 0) -> torch.Generator:
+    def rank_generator(self, index: int, use: int = 0) -> torch.Generator:
         """A generator that differs between ranks; ``use`` tells several of a step apart."""
         return self._generator(index, use, 1 + self._rank)
 

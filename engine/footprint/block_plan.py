@@ -88,7 +88,7 @@ def best(choices: Choices, around: StageOverhead, budget: float) -> BlockPlan | 
     budget as well and is no longer than any uniform plan that does, but may be a little longer than the shortest one.
     """
     grain = _grain(choices, budget) if len(choices) > EXACT_BLOCKS else _FINEST
-    front, remaining = [_START], _rest(choices)
+    front, remaining = [_START], _least_behind(choices)
     for block, waiting in zip(choices, remaining, strict=True):
         grown = (label.extend(action, cost) for label in front for action, cost in block.items())
         fitting = [label for label in grown if _least(label, waiting, around) <= budget]
@@ -226,7 +226,7 @@ def _least(label: _Label, waiting: int, around: StageOverhead) -> int:
     return around.given + around.held + max(label.most, resident) + others
 
 
-def _rest(choices: Choices) -> list[int]:
+def _least_behind(choices: Choices) -> list[int]:
     """Behind each block the least that all blocks there keep."""
     sizes = [min(cost.resident for cost in block.values()) for block in choices]
     return [sum(sizes[place + 1 :]) for place in range(len(sizes))]

@@ -221,12 +221,12 @@ class LocalPool:
             worker.kill()
         self._workers.clear()
 
-    def _ensure(self, namespaces: list[str | None], asked: Environment) -> list[Worker]:
+    def _ensure(self, namespaces: list[str | None], requested: Environment) -> list[Worker]:
         """A worker in each of the namespaces, which are those of devices; the others stay for later runs.
 
         As long as devices and environment stay, so does the worker on each: on GPUs it keeps to one of them.
         """
-        variables = environment.rank_variables(asked)
+        variables = environment.rank_variables(requested)
         fresh = [
             worker
             for worker in self._workers
@@ -239,7 +239,7 @@ class LocalPool:
         for namespace in namespaces:
             idle = [worker for worker in fresh if worker.namespace == namespace and worker not in chosen]
             if not idle:
-                idle = [self._start(namespace, variables, environment.variables(asked, at_start=True))]
+                idle = [self._start(namespace, variables, environment.variables(requested, at_start=True))]
                 fresh += idle
             chosen.append(idle[0])
         return chosen

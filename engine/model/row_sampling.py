@@ -82,7 +82,7 @@ class RowSampler:
     def generator(self, index: int, device: torch.device) -> torch.Generator:
         """The same when a step is done again."""
         streams = RandomStreams(self._seed, self._rank, lambda: self._step, device)
-        return streams.own(index, self._micro_batch)
+        return streams.rank_generator(index, self._micro_batch)
 
 
 class SampledProducts:

@@ -35,8 +35,8 @@ def answer_dump_requests(
 def _members(groups: Groups) -> dict[str, list[int]]:
     members: dict[str, list[int]] = {}
     for field in fields(groups):
-        made = getattr(groups, field.name)
-        group = made.group if isinstance(made, Channel) else made
+        named = getattr(groups, field.name)
+        group = named.group if isinstance(named, Channel) else named
         if isinstance(group, dist.ProcessGroup):
             members[group.group_name] = dist.get_process_group_ranks(group)
     return members

@@ -135,7 +135,7 @@ class _Piece(NamedTuple):
     action: Action
     rank: int
     seconds: float
-    rest: float
+    seconds_after: float
 
 
 class _PathSimulation:
@@ -209,15 +209,17 @@ class _PathSimulation:
 
 
 def _length(chain: Sequence[_Piece]) -> float:
-    return chain[0].seconds + chain[0].rest
+    return chain[0].seconds + chain[0].seconds_after
 
 
 def _least_of(rank: int, chains: Sequence[Sequence[_Piece]]) -> float:
     """A rank's work, with the shortest way to it and from it."""
     pairs = [(chain, [piece for piece in chain if piece.rank == rank]) for chain in chains]
     used = [(chain, pieces) for chain, pieces in pairs if pieces]
-    ahead = min((_length(chain) - pieces[0].rest - pieces[0].seconds for chain, pieces in used), default=0.0)
-    behind = min((pieces[-1].rest for _, pieces in used), default=0.0)
+    ahead = min(
+        (_length(chain) - pieces[0].seconds_after - pieces[0].seconds for chain, pieces in used), default=0.0
+    )
+    behind = min((pieces[-1].seconds_after for _, pieces in used), default=0.0)
     return ahead + sum(piece.seconds for _, pieces in used for piece in pieces) + behind
 
 
@@ -246,10 +248,10 @@ class _StepState:
         """What a micro-batch goes on with."""
         return self._chains[number][self._places[number]]
 
-    def rest(self, number: int) -> float:
+    def seconds_left(self, number: int) -> float:
         """What it has to go through yet."""
         piece = self.next(number)
-        return piece.seconds + piece.rest
+        return piece.seconds + piece.seconds_after
 
     def is_full(self, number: int) -> bool:
         """Whether it would be one more on a stage than 1F1B has there."""
@@ -291,7 +293,7 @@ class _StepState:
     def least(self) -> float:
         """When the step is over at the earliest."""
         ranks = map(sum, zip(self.free, self._load, strict=True))
-        return max(*ranks, *(start + self.rest(number) for number, start in self.starts()))
+        return max(*ranks, *(start + self.seconds_left(number) for number, start in self.starts()))
 
     def _enters(self) -> float:
         """When there is room for one more."""
@@ -303,7 +305,7 @@ _Rule = Callable[[_StepState, int, float], tuple[float, float]]
 #: A backward before a forward, and the one with most to come before others.
 _RULES: tuple[_Rule, ...] = (
     lambda now, number, start: (start, float(now.next(number).action.work is Work.FORWARD)),
-    lambda now, number, start: (start, -now.rest(number)),
+    lambda now, number, start: (start, -now.seconds_left(number)),
 )
 
 
@@ -396,7 +398,9 @@ def _branches(now: _StepState, lists: Lists) -> list[tuple[_StepState, Lists]]:
     end, rank = min((start + piece.seconds, piece.rank) for start, _, piece in able)
     meeting = [start for start in able if start[2].rank == rank and start[0] < end]
     branches = []
-    for _, number, piece in sorted(meeting, key=lambda start: (-start[0], now.rest(start[1]), start[1])):
+    for _, number, piece in sorted(
+        meeting, key=lambda start: (-start[0], now.seconds_left(start[1]), start[1])
+    ):
         after = now.copy()
         after.take(number)
         longer = (*lists[rank], piece.action)

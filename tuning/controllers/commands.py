@@ -38,7 +38,7 @@ def pin(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
     Raises:
         InputError: no such value was declared, or no point would be left.
     """
-    for key, value in _given("pin", arguments, "parallel.tp=2").items():
+    for key, value in _require_arguments("pin", arguments, "parallel.tp=2").items():
         if (
             effective_config.is_range(value)
             or len(effective_config.parse_values(file.search_space, key, value)) != 1
@@ -54,7 +54,7 @@ def narrow(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
         InputError: no such value was declared, or no point would be left.
     """
     space = file.search_space
-    knobs = _given("narrow", arguments, "batch.micro_batch=1,2")
+    knobs = _require_arguments("narrow", arguments, "batch.micro_batch=1,2")
     return _change_limits(
         {key: effective_config.limit(space, key, value) for key, value in knobs.items()}, state, file
     )
@@ -67,7 +67,7 @@ def unpin(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
         InputError: a key is not pinned or narrowed.
     """
     masked = effective_config.build_mask(state, file.search_space).by_key
-    for key in _given("unpin", arguments, "parallel.tp"):
+    for key in _require_arguments("unpin", arguments, "parallel.tp"):
         if key not in masked:
             raise InputError(
                 "unpin", key, f"is not pinned or narrowed; now: {', '.join(masked) or 'nothing'}"
@@ -82,7 +82,7 @@ def widen(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
         InputError: nothing would be wider, a run refuses a value, or no legal point has it.
     """
     space = file.search_space
-    knobs = _given("widen", arguments, "parallel.tp=1,2,4")
+    knobs = _require_arguments("widen", arguments, "parallel.tp=1,2,4")
     if any(not _was_declared(file, key, value) for key, value in knobs.items()):
         return successor.announce(knobs, state, file)
     now = effective_config.build_mask(state, space).by_key
@@ -106,7 +106,7 @@ def budget(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
         InputError: the study has no such budget, or its value is not one.
     """
     changes: dict[str, Any] = {}
-    for name, value in _given("budget", arguments, "trials=40").items():
+    for name, value in _require_arguments("budget", arguments, "trials=40").items():
         changes |= _budget_key(name, value, file, changes)
     after = change_file(file, changes)
     check_price(after.price, after.budget, (), None)
@@ -139,7 +139,7 @@ STEERING: dict[str, Callable[[Arguments, StudyState, StudyFile], Reply]] = {
 }
 
 
-def _given(command: str, arguments: Arguments, example: str) -> Arguments:
+def _require_arguments(command: str, arguments: Arguments, example: str) -> Arguments:
     if not arguments:
         raise InputError(command, None, f"needs at least one key, e.g. {command} {example}")
     return arguments

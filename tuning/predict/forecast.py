@@ -197,7 +197,7 @@ class _Row(NamedTuple):
 
     number: int
     cases: Cases
-    found: Columns
+    outputs: Columns
     needs: MemoryPrediction
     peak: float
 
@@ -205,7 +205,7 @@ class _Row(NamedTuple):
 def _answer(
     config: RunConfig, target: Target, row: _Row, held_footprint: Footprint, beside: DeviceOverhead
 ) -> Forecast:
-    number, outputs, needs = row.number, row.found, row.needs
+    number, outputs, needs = row.number, row.outputs, row.needs
     seconds = Range(*(float(column[number]) for column in outputs[:3]))
     work = workload_of(config)
     ranks = float(row.cases.world[number])

@@ -180,15 +180,15 @@ def _next_first_try(
     space = file.search_space
     visited, open_now = leaderboard.visited_keys(state, space), effective_config.build_mask(state, space)
 
-    def left(tries: Sequence[tuple[Point, str]]) -> list[tuple[Point, str]]:
+    def untried(tries: Sequence[tuple[Point, str]]) -> list[tuple[Point, str]]:
         return [
             first_try
             for first_try in tries
             if point_key(first_try[0]) not in visited and open_now.allows(first_try[0], space)
         ]
 
-    remaining, details = left(_of_earlier_studies(state)), dict[str, Any]()
-    if not remaining and (usual := left(_usual_tries(state, file))):
+    remaining, details = untried(_of_earlier_studies(state)), dict[str, Any]()
+    if not remaining and (usual := untried(_usual_tries(state, file))):
         failing = predicted_failures()
         remaining = [first_try for first_try in usual if point_key(first_try[0]) not in failing]
         first = phases.phases(state, file)[:1]

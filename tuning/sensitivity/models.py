@@ -235,8 +235,10 @@ def _ranks(numbers: Array) -> Array:
 def _pairs(both: Array, columns: Columns, show: Show) -> list[PairEffect]:
     """An interaction stands half above and half below the diagonal, so a pair's is twice the sum of its block."""
     return [
-        PairEffect((one, other), float(show(np.abs(2 * both[:, first, second].sum(axis=(1, 2))).mean())))
-        for (one, first), (other, second) in combinations(columns.slices(), 2)
+        PairEffect(
+            (name, other_name), float(show(np.abs(2 * both[:, first, second].sum(axis=(1, 2))).mean()))
+        )
+        for (name, first), (other_name, second) in combinations(columns.slices(), 2)
     ]
 
 
@@ -251,7 +253,7 @@ TellStage = Callable[[float, str], None]
 class FittedModel(NamedTuple):
     """A model and what it was fitted to."""
 
-    found: Surrogate
+    surrogate: Surrogate
     columns: Columns
     points: list[Point]
 
@@ -287,12 +289,12 @@ def _of_values(
     fitted = _fit(space, points, logarithms)
     if fitted is None or not np.ptp(logarithms):
         return replace(answer, reason="every trial had the same knobs or the same value"), None
-    score = fitted.found.r_squared
+    score = fitted.surrogate.r_squared
     if score < LEAST_R_SQUARED:
         poor = _poor(f"an R^2 of {score:.2f}", LEAST_R_SQUARED)
         return replace(answer, r_squared=score, reason=poor), None
-    knobs, pairs = explain(fitted.found, fitted.columns, points, percent, tell)
-    error = float(percent(np.array(fitted.found.error)))
+    knobs, pairs = explain(fitted.surrogate, fitted.columns, points, percent, tell)
+    error = float(percent(np.array(fitted.surrogate.error)))
     return replace(answer, knobs=knobs, pairs=pairs, r_squared=score, error_percent=error), fitted
 
 
@@ -309,10 +311,10 @@ def _of_failures(
     fitted = _fit(space, points, np.array([float(failed) for _, failed in outcomes]))
     if fitted is None:
         return replace(answer, reason="every trial had the same knobs"), None
-    score = fitted.found.auc
+    score = fitted.surrogate.auc
     if score < LEAST_AUC:
         return replace(answer, auc=score, reason=_poor(f"an AUC of {score:.2f}", LEAST_AUC)), None
-    knobs, pairs = explain(fitted.found, fitted.columns, points, points_of_chance, tell)
+    knobs, pairs = explain(fitted.surrogate, fitted.columns, points, points_of_chance, tell)
     return replace(answer, knobs=knobs, pairs=pairs, auc=score), fitted
 
 
@@ -353,7 +355,7 @@ def _points_at(points: Sequence[Point], key: str, value: Any, space: Space) -> l
 
 def _predict_value(value: Any, points: Sequence[Point], fitted: FittedModel) -> PredictedValue:
     full = [point for point in points if fitted.columns.know(point)]
-    mean = float(np.exp(fitted.found.predict(fitted.columns.encode(full))).mean()) if full else None
+    mean = float(np.exp(fitted.surrogate.predict(fitted.columns.encode(full))).mean()) if full else None
     return PredictedValue(value, len(full), mean)
 
 
@@ -365,15 +367,15 @@ def _neighbours(
     if winner is None:
         return []
     space, rows = file.search_space, []
-    prediction = fitted.found.predict(fitted.columns.encode([data.knobs_at(space, winner)]))[0]
+    prediction = fitted.surrogate.predict(fitted.columns.encode([data.knobs_at(space, winner)]))[0]
     for neighbour in neighbours(state, file):
         if neighbour.config is None or neighbour.stands != "unknown":
             continue
         point = space.base_values | neighbour.config
         if not fitted.columns.know(point):
             continue
-        gap = float(fitted.found.predict(fitted.columns.encode([point]))[0] - prediction)
-        loss, low, high = (100 * float(-np.expm1(gap + sign * fitted.found.error)) for sign in (0, 1, -1))
+        gap = float(fitted.surrogate.predict(fitted.columns.encode([point]))[0] - prediction)
+        loss, low, high = (100 * float(-np.expm1(gap + sign * fitted.surrogate.error)) for sign in (0, 1, -1))
         rows.append(
             PredictedNeighbour(neighbour.key, neighbour.value, _chance(fails, point), loss, low, high)
         )
@@ -383,4 +385,4 @@ def _neighbours(
 def _chance(fails: FittedModel | None, point: Point) -> float | None:
     if fails is None or not fails.columns.know(point):
         return None
-    return float(np.clip(fails.found.predict(fails.columns.encode([point]))[0], 0, 1))
+    return float(np.clip(fails.surrogate.predict(fails.columns.encode([point]))[0], 0, 1))

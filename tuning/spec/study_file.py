@@ -109,10 +109,10 @@ class StudyFile(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _expand_terms(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        return spread(study_of_command(given) if given.get("trainer") else given)
+    def _expand_terms(cls, document: Any) -> Any:
+        if not isinstance(document, dict):
+            return document
+        return spread(study_of_command(document) if document.get("trainer") else document)
 
     @property
     def races(self) -> Racing | None:

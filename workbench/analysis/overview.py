@@ -245,9 +245,9 @@ def overview(home: Path, run_rows: Sequence[RunRow], study_rows: Sequence[StudyR
     now = time.time()
     going = [row.name for row in study_rows if row.state in HELD]
     ended = [row.name for row in study_rows if row.name not in going]
-    studies_now = [one for name in going if (one := _study(load, name)) is not None]
+    studies_now = [study for name in going if (study := _study(load, name)) is not None]
     last = next(
-        (one for name in ended[:3] if not studies_now and (one := _study(load, name)) is not None), None
+        (study for name in ended[:3] if not studies_now and (study := _study(load, name)) is not None), None
     )
     active = [row for row in run_rows if row.state in ("running", "starting") and not row.study]
     return Overview(

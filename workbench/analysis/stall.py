@@ -205,20 +205,20 @@ def sentence(stall: Stall) -> str:
     text = f"No step has ended for {words.rough_duration(stall.seconds)} (usual: {words.seconds(stall.usual_seconds)})"
     end = stall.patience_seconds
     after = "" if end is None else f". Ranks that do not move for {end:g} s end the run as hung"
-    return f"{text}: {_who(stall)}{after}."
+    return f"{text}: {_ranks_text(stall)}{after}."
 
 
-def _who(stall: Stall) -> str:
+def _ranks_text(stall: Stall) -> str:
     holding = [place for place in stall.ranks if place.rank in stall.held_up_by]
     others = [place for place in stall.ranks if place.rank not in stall.held_up_by]
     if not holding:
         return f"all ranks are {_waiting(others)}, and which one holds up the others is not known"
     if len(others) > 1 and all(place.phase in WAITING for place in others):
-        return "; ".join([*_told(holding), f"the others are {_waiting(others)}"])
-    return "; ".join(_told(holding) + _told(others))
+        return "; ".join([*_lines_of_places(holding), f"the others are {_waiting(others)}"])
+    return "; ".join(_lines_of_places(holding) + _lines_of_places(others))
 
 
-def _told(places: Sequence[RankPlace]) -> list[str]:
+def _lines_of_places(places: Sequence[RankPlace]) -> list[str]:
     """Ranks that do the same, together."""
     groups = defaultdict[str, list[int]](list)
     for place in places:

@@ -222,8 +222,8 @@ def _mean_summary(home: Path, runs: Sequence[str]) -> Summary | None:
     value is of their rates.
     """
     paths = [home / run / run_folder.SUMMARY for run in runs]
-    read = [found for path in paths if (found := run_folder.read_json(path)) is not None]
-    summaries = [summary for summary in read if summary.get("phases") and summary.get("tokens_per_step")]
+    documents = [document for path in paths if (document := run_folder.read_json(path)) is not None]
+    summaries = [summary for summary in documents if summary.get("phases") and summary.get("tokens_per_step")]
     if not summaries:
         return None
     steps = [

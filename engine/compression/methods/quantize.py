@@ -90,7 +90,7 @@ class QuantizedReduceScatter(Method):
             if like.device.type == "cpu"
             else longest
         )
-        return torch.rand(count, generator=streams.own(self._index), device=like.device)
+        return torch.rand(count, generator=streams.rank_generator(self._index), device=like.device)
 
 
 def _bytes(stretches: list[_Stretch]) -> int:
@@ -186,7 +186,7 @@ class QuantizedAllReduce(Method):
             return None
         count = BLOCK_VALUES if like.device.type == "cpu" else max(shares.each for shares in self._shares)
         longest = max(count, *(shares.codec.length for shares in self._shares))
-        return torch.rand(longest, generator=streams.own(self._index), device=like.device)
+        return torch.rand(longest, generator=streams.rank_generator(self._index), device=like.device)
 
     def _shares_of_rank(self, rank: int) -> Iterator[tuple[_Shares, tuple[int, int]]]:
         return ((shares, shares.share_range(rank)) for shares in self._shares)

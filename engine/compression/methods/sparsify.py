@@ -34,7 +34,7 @@ class TopK(Method):
 
     def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
         """Sum the ranks' selected values in the order of ranks."""
-        generator = streams.own(self._index)
+        generator = streams.rank_generator(self._index)
         for run, (chosen, places) in zip(self._runs, self._split(self._message), strict=True):
             part = values[run.start : run.stop]
             places.copy_(largest(part, len(places), generator))

@@ -55,7 +55,10 @@ def create(home: Path, command: Sequence[str]) -> Path:
         for part in (RECORDS, LOGS, COMMANDS, SEATS):
             (folder / part).mkdir(parents=True, exist_ok=True)
         job = ForeignJob(
-            hide_secrets(command), str(Path.cwd()), socket.gethostname(), _recorded_variables(_own())
+            hide_secrets(command),
+            str(Path.cwd()),
+            socket.gethostname(),
+            _recorded_variables(_own_variables()),
         )
         job.write(folder)
         labels = {"purpose": "job"}
@@ -66,7 +69,7 @@ def create(home: Path, command: Sequence[str]) -> Path:
 
 def environment(folder: Path) -> dict[str, str]:
     """This process's, with what has the job's ranks recorded."""
-    own_environment = _own()
+    own_environment = _own_variables()
     before = own_environment.get("PYTHONPATH")
     path = os.pathsep.join([str(Path(hook.__file__).parent), *filter(None, [before])])
     # What would be seen at once on a terminal is not held back on the way to one.
@@ -74,7 +77,7 @@ def environment(folder: Path) -> dict[str, str]:
     return at_once | own_environment | {"PYTHONPATH": path, FOLDER_VARIABLE: str(folder.resolve())}
 
 
-def _own() -> dict[str, str]:
+def _own_variables() -> dict[str, str]:
     """The environment without what importing this project has added to it."""
     return {name: value for name, value in os.environ.items() if name not in engine.ADDED}
 

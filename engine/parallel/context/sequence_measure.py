@@ -74,7 +74,11 @@ def fit_coefficients(seconds: Seconds, token_bytes: float) -> SequenceCosts:
     for (degree, count, length), took in seconds.items():
         sent = count * length * token_bytes * (degree - 1) / degree**2
         row = [count * length**2 / degree, count * length / degree, count, 1.0]
-        row += [value for one in degrees for value in ((sent, 1.0) if one == degree else (0.0, 0.0))]
+        row += [
+            value
+            for column_degree in degrees
+            for value in ((sent, 1.0) if column_degree == degree else (0.0, 0.0))
+        ]
         rows.append([value / took for value in row])
     square, token, document, fixed, *exchange = _least_squares(np.array(rows))
     per_byte = {degree: max(1e-15, exchange[2 * place]) for place, degree in enumerate(degrees)}

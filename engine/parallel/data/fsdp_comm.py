@@ -108,7 +108,7 @@ class Gather(_Messages):
         self, output_tensor: Tensor, input_tensor: Tensor, group: Group, async_op: bool = False
     ) -> Any:
         if self.apart:
-            return self._each(output_tensor, input_tensor, async_op)
+            return self._gather_parts(output_tensor, input_tensor, async_op)
         coarse = self.coarse
         out, mine = (output_tensor, input_tensor) if coarse is None else coarse.write(input_tensor)
         read = None if coarse is None else lambda: coarse.read(out, output_tensor)
@@ -119,7 +119,7 @@ class Gather(_Messages):
             read()
         return None
 
-    def _each(self, out: Tensor, mine: Tensor, async_op: bool) -> Any:
+    def _gather_parts(self, out: Tensor, mine: Tensor, async_op: bool) -> Any:
         """A message for each parameter; their places in ``out`` are not side by side, so they are copied there."""
         ranks, under_way = self._channel.size, list[Waitable]()
         gathered = [part.new_empty(ranks * len(part)) for part in mine.split(list(self.apart))]

@@ -33,7 +33,7 @@ class UnitParameter:
     shape: tuple[int, ...]
     padded: int
 
-    def own(self, rank: int, ranks: int) -> int:
+    def slice_values(self, rank: int, ranks: int) -> int:
         """Values of a rank's slice that are no padding: FSDP2 deals rows as ``chunk`` does."""
         rows, width = self.shape[0], self.padded // -(-self.shape[0] // ranks)
         rank_rows = -(-rows // ranks)
@@ -92,7 +92,7 @@ class Unit:
         parts, start, ranks = list[Part](), 0, self.channel.size
         for rank in range(ranks):
             for parameter in self.parameters:
-                count = parameter.own(rank, ranks)
+                count = parameter.slice_values(rank, ranks)
                 if count:
                     parts.append(Part(parameter.name, (count,), start, start + count))
                 start += parameter.padded

@@ -66,11 +66,11 @@ class Fingerprint:
 
 def this_machine(network: str | None = None) -> Fingerprint:
     """This machine's; what cannot be read is None or left out."""
-    return _here(network, tuple(sorted(_variables())))
+    return _read_machine(network, tuple(sorted(_variables())))
 
 
 @functools.cache
-def _here(network: str | None, variables: tuple[str, ...]) -> Fingerprint:
+def _read_machine(network: str | None, variables: tuple[str, ...]) -> Fingerprint:
     library = detection.open_library()
     try:
         return Fingerprint(

@@ -178,7 +178,9 @@ def test_the_error_of_quantisers_is_that_of_the_codec(stochastic: bool) -> None:
     for bits, error in zip((2, 4, 8), told, strict=True):
         rest, codec = gradient.clone(), RowCodec(Integers(bits), 128)
         noise = (
-            torch.rand(1 << 16, generator=RandomStreams(0, 0, lambda: 0, CPU).own(0)) if stochastic else None
+            torch.rand(1 << 16, generator=RandomStreams(0, 0, lambda: 0, CPU).rank_generator(0))
+            if stochastic
+            else None
         )
         codec.encode(rest, torch.empty(codec.size(10_000), dtype=torch.uint8), noise)
         assert error == pytest.approx(float(rest.norm()), rel=0.05 if stochastic else 1e-6)

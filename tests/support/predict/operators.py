@@ -36,7 +36,7 @@ def total_cost(operators: Sequence[Operator], chosen: Sequence[int], price: Pric
     cost = 0.0
     for operator, number in zip(operators, chosen, strict=True):
         choice = operator.choices[number]
-        cost += price.own(operator, choice)
+        cost += price.operator_cost(operator, choice)
         for place, target in zip(operator.inputs, choice.inputs, strict=True):
             source = operators[place]
             output = source.choices[chosen[place]].output

@@ -36,7 +36,7 @@ class Exit:
     """
 
     code: int | None
-    left: tuple[str, ...] = ()
+    survivors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ class Lines:
             with contextlib.suppress(ValueError):
                 document = json.loads(line)
                 return reading_of(document) if isinstance(document, dict) else None
-        reading = next((one for kind in self._kinds if (one := kind.read(line)) is not None), None)
+        reading = next((parsed for kind in self._kinds if (parsed := kind.read(line)) is not None), None)
         if reading is not None and reading.total is not None:
             self._total = self._total or reading.total
             if reading.total != self._total:

@@ -105,15 +105,15 @@ def last_error(lines: Sequence[str]) -> str:
 
 
 def _without_failure(end: Exit, last: tuple[str, ...], steps: int) -> RunOutcome:
-    if end.left and not steps:
-        others = ", ".join(dict.fromkeys(end.left))
+    if end.survivors and not steps:
+        others = ", ".join(dict.fromkeys(end.survivors))
         words = f"the command came back at once and went on in the background ({others}); it was ended"
         return RunOutcome(Ending.CRASHED, f"{words}: start the trainer in the foreground", None, None, last)
     if not steps:
         return RunOutcome(Ending.ILLEGAL, _NO_STEP, None, None, last)
     words = f"the trainer ended well after {several(steps, 'steps')}, fewer than are measured"
-    if end.left:
-        words += f", and left {', '.join(dict.fromkeys(end.left))} running: start it in the foreground"
+    if end.survivors:
+        words += f", and left {', '.join(dict.fromkeys(end.survivors))} running: start it in the foreground"
     return RunOutcome(Ending.ILLEGAL, words, None, None, last)
 
 

@@ -120,7 +120,7 @@ class OngoingRun:
         return min((rank.step for rank in ranks if rank.phase not in outside), default=-1)
 
     @property
-    def left(self) -> int:
+    def steps_left(self) -> int:
         """Steps that it has still to do."""
         return self.config.train.steps - self.step - 1
 

@@ -164,9 +164,9 @@ class LiveWindows:
         self._hand.check_undeclared()
         if purpose == CONFIRM:
             self._hand.check_leader(config)
-            self._leader.check_round(config, run.left)
+            self._leader.check_round(config, run.steps_left)
         elif purpose in _SEARCHING and self._races:
-            self._leader.check_enough(run.left)
+            self._leader.check_enough(run.steps_left)
 
     def _create_folder(
         self, run: OngoingRun, config: RunConfig, labels: dict[str, str], on_start: OnStart

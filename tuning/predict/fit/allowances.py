@@ -75,11 +75,11 @@ def learn_allowance(peaks: Peaks, runs: int, on_cpu: bool) -> Allowance:
 def fit_allowance(peaks: Peaks, on_cpu: bool) -> _MemoryConstants:
     """Robust, and held near what is believed."""
 
-    def left(fitted: _MemoryConstants) -> Array:
+    def log_errors(fitted: _MemoryConstants) -> Array:
         return np.log(_predict_peaks(peaks.counted, fitted, on_cpu) / peaks.measured)
 
     free = _FREE if on_cpu else {"scale": _FREE["scale"]}
-    return fit(left, _MemoryConstants(ON_CPU.context_bytes, 1 + WORKSPACE_SHARE), free).constants
+    return fit(log_errors, _MemoryConstants(ON_CPU.context_bytes, 1 + WORKSPACE_SHARE), free).constants
 
 
 def cross_validation_error(peaks: Peaks, on_cpu: bool) -> float:

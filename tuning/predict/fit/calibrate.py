@@ -128,11 +128,11 @@ def fit_constants(
     """Constants fitted to all of these trials, which count as ``most`` independent ones at the most."""
     cases, machine, seconds, _ = measured
 
-    def left(constants: Constants) -> Array:
+    def log_errors(constants: Constants) -> Array:
         return np.log(step_time.step(cases, machine, constants).seconds / seconds)
 
     rows = _rows(measured, len(constants.FREE))
-    return fit(left, start, constants.FREE, rows, limits=limits, most=most).constants
+    return fit(log_errors, start, constants.FREE, rows, limits=limits, most=most).constants
 
 
 def _rows(measured: TrialMeasurements, count: int) -> Rows[Constants]:
@@ -140,7 +140,7 @@ def _rows(measured: TrialMeasurements, count: int) -> Rows[Constants]:
     number = len(measured.seconds)
     many = select(measured, np.tile(np.arange(number), count))
 
-    def left(constants: Sequence[Constants]) -> Array:
+    def log_errors(constants: Sequence[Constants]) -> Array:
         columns: dict[str, Any] = {
             field.name: np.repeat([getattr(constant, field.name) for constant in constants], number)
             for field in fields(constants[0])
@@ -148,7 +148,7 @@ def _rows(measured: TrialMeasurements, count: int) -> Rows[Constants]:
         seconds = step_time.step(many.cases, many.machine, replace(constants[0], **columns)).seconds
         return np.log(seconds / many.seconds).reshape(count, number)
 
-    return left
+    return log_errors
 
 
 def cross_validate(

@@ -135,7 +135,7 @@ class Ports:
         slow = min(links, key=lambda link: link.bytes_per_second)
         return Link(max(link.alpha_seconds for link in links), slow.bytes_per_second)
 
-    def own(self, places: Sequence[int], axis: str, size: int) -> Link:
+    def group_link(self, places: Sequence[int], axis: str, size: int) -> Link:
         """The slowest link among the ranks of a place, of several places that go at the same time; for groups of so
         many ranks of an axis.
         """

@@ -137,7 +137,7 @@ class _Part:
             return call.seconds
         key = call.axis, call.group_size
         if key not in self._links:
-            self._links[key] = self._ports.own(self._places, *key) if self._step.width > 1 else INSTANT
+            self._links[key] = self._ports.group_link(self._places, *key) if self._step.width > 1 else INSTANT
         return sum(transfer(call.operation, call.group_size, call.bytes, self._links[key]))
 
 

@@ -63,7 +63,7 @@ class SharedPorts(Ports):
         """The link of a ring through devices, in their order, that takes longest for many bytes."""
         return self._ring(np.array([devices]))
 
-    def own(self, places: Sequence[int], axis: str, size: int) -> Link:
+    def group_link(self, places: Sequence[int], axis: str, size: int) -> Link:
         """The groups of all places send at once over what they share; tp lies side by side, what is with it in a place
         across.
         """

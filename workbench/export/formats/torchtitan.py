@@ -159,7 +159,7 @@ def _read_batch(document: Document, ranks: int) -> dict[str, Any]:
             "batch.global_batch": whole if whole > 0 else local * dp}  # fmt: skip
 
 
-def _one(setting: str, key: str) -> Row:
+def _degree_row(setting: str, key: str) -> Row:
     return Row(setting, Level.EXPRESSED, (key,),
                write=lambda values: {key: values[setting]} if values.get(setting, 1) > 1 else {},
                read=lambda document, ranks: {setting: int(document.get(key, 1))})  # fmt: skip
@@ -201,11 +201,11 @@ ROWS = add_common_rows((
         read=lambda document, ranks: {"data.sequence_length": document[f"{_T}seq_len"]}),
     Row("parallel.dp", Level.EXPRESSED, (f"{_P}data_parallel_shard_degree", f"{_P}data_parallel_replicate_degree"),
         "their product", write=_sharding, read=_read_sharding),
-    _one("parallel.tp", f"{_P}tensor_parallel_degree"),
+    _degree_row("parallel.tp", f"{_P}tensor_parallel_degree"),
     Row("parallel.pp", Level.EXPRESSED, (f"{_P}pipeline_parallel_degree", f"{_T}disable_cuda_graphs"),
         write=_pipeline, read=_read_pipeline),
-    _one("parallel.cp", f"{_P}context_parallel_degree"),
-    _one("parallel.ep", f"{_P}expert_parallel_degree"),
+    _degree_row("parallel.cp", f"{_P}context_parallel_degree"),
+    _degree_row("parallel.ep", f"{_P}expert_parallel_degree"),
     drop("parallel.cp_method", "its context parallelism is a ring", "measure with ring"),
     Row("parallel.zero_stage", Level.EQUIVALENT, (f"{_P}fsdp_reshard_after_forward",),
         "2 and 3 are FSDP2 that never and always reshards; 1 becomes 2, and beside cp there is FSDP2 alone",

@@ -125,7 +125,9 @@ def test_top_k_sends_k_of_equal_values_as_well(value: float) -> None:
 def test_draws_are_the_same_again_and_differ_by_step_rank_and_bucket() -> None:
     def drawn(seed: int = 0, rank: int = 0, step: int = 0, index: int = 0, shared: bool = False) -> float:
         streams = RandomStreams(seed, rank, lambda: step, CPU)
-        return float(torch.rand(1, generator=streams.shared(index) if shared else streams.own(index)))
+        return float(
+            torch.rand(1, generator=streams.shared(index) if shared else streams.rank_generator(index))
+        )
 
     assert drawn() == drawn()
     assert (

@@ -68,7 +68,7 @@ def cheapest(operators: Sequence[Operator], price: Price) -> Assignment:
 def _factors(operators: Sequence[Operator], price: Price) -> list[_Factor]:
     factors = list[_Factor]()
     for place, operator in enumerate(operators):
-        own_costs = [price.own(operator, choice) for choice in operator.choices]
+        own_costs = [price.operator_cost(operator, choice) for choice in operator.choices]
         factors.append(_Factor((place,), np.array(own_costs)))
         for number, other in enumerate(operator.inputs):
             source = operators[other]

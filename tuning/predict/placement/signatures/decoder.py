@@ -112,7 +112,7 @@ class AxisUse(NamedTuple):
         parts = Message(SEQUENCE, REPLICATED, 3 * FP32_BYTES * tokens * ranks)
         mean = Message(PARTIAL, REPLICATED, FP32_BYTES) if self.tokens == SEQUENCE else None
         *split, whole = self.product(COLUMN)
-        return (*(replace(one, sends=parts) for one in split), replace(whole, sends=mean))
+        return (*(replace(signature, sends=parts) for signature in split), replace(whole, sends=mean))
 
 
 #: What the engine divides over tp, and over data ranks.
@@ -126,22 +126,22 @@ def block(
     """One layer: attention and feed-forward, each with its norm, on a stream that lies alike between all layers."""
     hidden, wide, heads = sizes.hidden, sizes.ffn_hidden, sizes.hidden + 2 * sizes.key_value
     build = _Build(sizes.column, weight)
-    one, two = (choices(*(use.plain(inputs) for use in uses)) for inputs in (1, 2))
+    unary, binary = (choices(*(use.plain(inputs) for use in uses)) for inputs in (1, 2))
     columns, rows = (choices(*(use.product(split) for use in uses)) for split in (COLUMN, ROW))
-    found = [
+    operators = [
         build.plain("stream", choices(*(use.plain(0) for use in uses)), (), hidden),
-        build.plain("attention_norm", one, (0,), hidden),
+        build.plain("attention_norm", unary, (0,), hidden),
         build.product("query_key_value", columns, 1, hidden, heads),
         build.plain("attention", choices(*(use.attention() for use in uses)), (2,), hidden),
         build.product("attention_output", rows, 3, hidden, hidden),
-        build.plain("attended", two, (0, 4), hidden),
-        build.plain("feed_forward_norm", one, (5,), hidden),
+        build.plain("attended", binary, (0, 4), hidden),
+        build.plain("feed_forward_norm", unary, (5,), hidden),
         build.product("gate_up", columns, 6, hidden, 2 * wide),
         build.plain("activation", choices(*(use.pointwise() for use in uses)), (7,), wide),
         build.product("down", rows, 8, wide, hidden),
-        build.plain("fed", two, (5, 9), hidden),
+        build.plain("fed", binary, (5, 9), hidden),
     ]
-    return [replace(one, forwards=again.forwards(one.name)) for one in found]
+    return [replace(operator, forwards=again.forwards(operator.name)) for operator in operators]
 
 
 def ends(
@@ -175,7 +175,7 @@ def replicated(graphs: Iterable[Graph]) -> tuple[TensorPart, ...]:
 def matrices(graphs: Iterable[Graph]) -> dict[TensorPart, Signatures]:
     """How each matrix lies where choices were made, in the order of the configuration's names."""
     lies = {operator.name: operator.choices[0].matrix for graph in graphs for operator in graph.operators}
-    return {part: found for part in PARTS if (found := lies[part]) is not None}
+    return {part: signatures for part in PARTS if (signatures := lies[part]) is not None}
 
 
 class ReplicatedMatrices(NamedTuple):
@@ -287,8 +287,10 @@ class Graph(NamedTuple):
         if self.tied:
             ways = next(len(operator.choices) for operator in self.operators if operator.choices[0].matrix)
             offered = [self.with_way(way).operators for way in range(ways)]
-        found = min(((cheapest(one, price), one) for one in offered), key=lambda both: both[0].cost)
-        return self._replace(operators=_as_chosen(found[1], found[0]))
+        solved, operators = min(
+            ((cheapest(operators, price), operators) for operators in offered), key=lambda both: both[0].cost
+        )
+        return self._replace(operators=_as_chosen(operators, solved))
 
     def with_way(self, way: int) -> Graph:
         """With all matrices run by the choice of that number; other operators' choices follow."""
@@ -338,11 +340,11 @@ def _best(model: Model, micro_batches: int) -> ReplicatedMatrices:
     return ReplicatedMatrices(replicated(chosen), *sums)
 
 
-def _as_chosen(operators: Sequence[Operator], found: Assignment) -> list[Operator]:
+def _as_chosen(operators: Sequence[Operator], solved: Assignment) -> list[Operator]:
     """With no other choices."""
     return [
         replace(operator, choices=(operator.choices[number],))
-        for operator, number in zip(operators, found.chosen, strict=True)
+        for operator, number in zip(operators, solved.chosen, strict=True)
     ]
 
 

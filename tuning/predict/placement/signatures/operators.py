@@ -118,7 +118,7 @@ class Price:
         back = boxing_cost(self.axes, of_gradient(target), of_gradient(source), whole_bytes)
         return forwards * forth + back
 
-    def own(self, operator: Operator, choice: Choice) -> float:
+    def operator_cost(self, operator: Operator, choice: Choice) -> float:
         """Computation, what the choice sends by itself, and the gradient of the matrix."""
         parts, sent = 1, 0.0
         for place, (axis, way) in enumerate(zip(self.axes, choice.ways, strict=True)):
