@@ -5,6 +5,7 @@ With names, of those pages alone: ``start``, ``start-dark`` or ``start-dark-800`
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tempfile
 from pathlib import Path
@@ -13,6 +14,9 @@ from urllib.parse import quote
 
 from playwright.sync_api import sync_playwright
 
+from engine.run import run_folder
+from engine.run.calibration import store
+from tests.support.engine.calibrations import calibration
 from tests.support.workbench.decided_study import write_decided
 from tests.support.workbench.special_runs import write_special
 from tests.support.workbench.synthetic_live import RUN, write_live
@@ -47,16 +51,26 @@ def pages(home: Path) -> dict[str, str]:
     adapted, sparse = write_special(home)
     decided = write_decided(home)
     runs = sorted(folder.name for folder in home.iterdir() if folder.name[:2] == "20")
-    finished = next(name for name in runs if name.endswith("a7e2"))
+    finished, failed = (next(name for name in runs if name.endswith(end)) for end in ("a7e2", "03f3"))
+    _calibrate(home, finished)
+    return addresses(finished, failed, live, adapted, sparse) | {
+        "tune-live": f"/tune?view=watch&study={study}",
+        "study-live": f"/runs?id={study}",
+        "tune-decided": f"/tune?view=watch&study={decided}",
+    }
+
+
+def addresses(finished: str, failed: str, live: str, adapted: str, sparse: str) -> dict[str, str]:
+    """Name -> address of every page, of each view of a run that has ended, and of what other runs show."""
+    views = {f"run-{name.lower().replace(' ', '-')}": quote(name) for name in list(VIEWS)[1:]}
     return {
         **{entry.address: f"/{entry.address}" for entry in ENTRIES},
         "start": "/",
         "runs": f"/runs?id={finished}",
         "run-going": f"/runs?id={live}",
-        **{
-            f"run-{name.lower().replace(' ', '-')}": f"/runs?id={finished}&section={quote(name)}"
-            for name in list(VIEWS)[1:]  # "runs" shows the first
-        },
+        **{name: f"/runs?id={finished}&section={section}" for name, section in views.items()},
+        "run-failed": f"/runs?id={failed}",
+        "run-failed-logs": f"/runs?id={failed}&section=Logs",
         "live": f"/live?run={live}",
         "live-ended": f"/live?run={finished}",
         "live-tuned": f"/live?run={RUN}",
@@ -67,37 +81,49 @@ def pages(home: Path) -> dict[str, str]:
         "steps": f"/steps?run={finished}",
         "plan": "/plan?cluster=dgx-a100&nodes=2&model=350m&batch=64",
         "tune": "/tune?view=watch&study=quickstart",
-        "tune-live": f"/tune?view=watch&study={study}",
-        "study-live": f"/runs?id={study}",
-        "tune-decided": f"/tune?view=watch&study={decided}",
         "tune-new": "/tune?view=new",
         "compare": "/compare?ids=quickstart:0,quickstart:4,quickstart:5",
         "export": "/export?export=quickstart",
     }
 
 
+def empty_pages(home: Path) -> dict[str, str]:
+    """Name -> address of each page of a home in which nothing has run yet."""
+    home.mkdir()
+    return {f"empty-{entry.address}": f"/{entry.address}" for entry in ENTRIES} | {"empty-start": "/"}
+
+
+def _calibrate(home: Path, run: str) -> None:
+    """Gives a run the calibration without which it has no roof."""
+    found = calibration((2, 4))
+    store.save(home, found)
+    status = run_folder.read_json(home / run / run_folder.STATUS) or {}
+    status["calibration"] = {"fingerprint": found.fingerprint.id}
+    run_folder.write_json(home / run / run_folder.STATUS, status)
+
+
 def main() -> None:
-    """Writes a home, serves it, and looks at all of it."""
+    """Writes a home, serves it, and looks at all of it; then an empty one."""
     out, names = Path(sys.argv[1]), set(sys.argv[2:])
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
-        home = Path(scratch) / "home"
-        addresses = pages(home)
-        server, base = start_server(home, Path(scratch) / "log")
-        try:
-            chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-            for scheme in SCHEMES:
-                for width in WIDTHS:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        for write in (pages, empty_pages):
+            home = Path(scratch) / write.__name__
+            places = write(home)
+            server, base = start_server(home, Path(scratch) / f"{write.__name__}.log")
+            try:
+                for scheme, width in itertools.product(SCHEMES, WIDTHS):
                     wanted = {
                         name: address
-                        for name, address in addresses.items()
+                        for name, address in places.items()
                         if not names or names & _names(name, scheme, width)
                     }
                     _look(chromium, base, wanted, out, scheme, width)
-            chromium.close()
-        finally:
-            server.terminate()
-            server.wait(20)
+            finally:
+                server.terminate()
+                server.wait(20)
+        chromium.close()
 
 
 def _names(name: str, scheme: str, width: int) -> set[str]:

@@ -12,6 +12,7 @@ from engine.config.presets import SHIPPED
 from engine.config.run_config import RunConfig
 from engine.config.sections import Section
 from tests import reference
+from workbench.pages.navigation import ENTRIES
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -80,3 +81,10 @@ def test_contributing_says_where_every_section_of_the_configuration_acts() -> No
     for name, files in found.items():
         reads = re.compile(rf"\.({'|'.join([name, *sections[name]])})\b")
         assert [file for file in files if not reads.search((ROOT / file).read_text("utf-8"))] == [], name
+
+
+def test_the_page_about_the_dashboard_has_all_its_pages_in_order() -> None:
+    text = (
+        (ROOT / "docs" / "page.md").read_text("utf-8").partition("| page | shows |")[2].partition("\n\n")[0]
+    )
+    assert re.findall(r"^\| \*\*(\w+)\*\* \|", text, re.MULTILINE) == [page.title for page in ENTRIES]
