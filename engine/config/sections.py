@@ -439,7 +439,7 @@ class Network(Section):
 
 
 class Thresholds(Section):
-    """Fractions from which on a run's verdicts name a bottleneck; see ``profilers.model.verdict.Thresholds``."""
+    """Fractions from which on a run's verdicts name a bottleneck: those of ``profilers.model.verdict.Thresholds``."""
 
     input: Fraction = _USUAL.input
     host: Fraction = _USUAL.host

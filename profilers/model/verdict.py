@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +69,36 @@ def find_keys(advice: str) -> list[str]:
     return _KEY.findall(advice)
 
 
+_MEANING = "meaning"
+
+
+def _above(fraction: float, meaning: str) -> Any:
+    return field(default=fraction, metadata={_MEANING: meaning})
+
+
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Fractions that a finding's share has to exceed.
+    """Fractions that a finding's share has to exceed; each field's metadata says what that share is."""
 
-    Of the step: ``input`` (waiting for data), ``host`` (nothing named runs), ``exposed`` (each operation and axis that
-    ranks wait for), ``bubble`` and ``straggler``. Of the memory there is: ``memory``. Of the time: ``clock``. Of a
-    layer's choices of experts: ``experts`` (those that would have to go elsewhere for an even load).
-    """
+    input: float = _above(0.10, "Share of the mean step spent waiting for data.")
+    host: float = _above(0.20, "Share of the mean step spent between phases, or with an idle GPU.")
+    exposed: float = _above(
+        0.10, "Share of the mean step spent waiting for communication, by operation and axis."
+    )
+    bubble: float = _above(0.15, "Share of the mean step that the schedule leaves a rank idle.")
+    straggler: float = _above(
+        0.10, "Share of the mean step by which the slowest rank is behind the median of the others."
+    )
+    memory: float = _above(0.90, "Largest share of the memory that was in use.")
+    clock: float = _above(0.10, "Share of the time with a throttled clock.")
+    experts: float = _above(
+        0.25, "Share of a layer's choices of experts that would have to go to others for an even load."
+    )
 
-    input: float = 0.10
-    host: float = 0.20
-    exposed: float = 0.10
-    bubble: float = 0.15
-    straggler: float = 0.10
-    memory: float = 0.90
-    clock: float = 0.10
-    experts: float = 0.25
+    @classmethod
+    def meanings(cls) -> dict[str, str]:
+        """Name of a threshold -> what is compared with it, in a sentence."""
+        return {threshold.name: threshold.metadata[_MEANING] for threshold in fields(cls)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ class ProcSource:
         return procfs.interfaces(self._files.read("net/dev"))
 
     def values(self, reading: Reading) -> Values:
-        """As the reading itself says."""
+        """In the order of the reading's fields; None where this system has none. It may raise one of ``ERRORS``."""
         return reading.from_proc and reading.from_proc(self._files)
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class PsutilSource:
         }
 
     def values(self, reading: Reading) -> Values:
-        """As the reading itself says."""
+        """In the order of the reading's fields; None where this system has none. It may raise one of ``ERRORS``."""
         return reading.from_psutil and reading.from_psutil(self._psutil)
 
     def close(self) -> None:

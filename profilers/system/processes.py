@@ -66,7 +66,7 @@ class LinuxProcess:
         return time.clock_gettime(self._clock)
 
     def values(self, reading: Reading) -> Values:
-        """As the reading itself says."""
+        """In the order of the reading's fields; None where this system has none. It may raise one of ``ERRORS``."""
         return reading.from_proc and reading.from_proc(self._files)
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class PsutilProcess:
         return float(times.user + times.system)
 
     def values(self, reading: Reading) -> Values:
-        """As the reading itself says."""
+        """In the order of the reading's fields; None where this system has none. It may raise one of ``ERRORS``."""
         return reading.from_psutil and reading.from_psutil(self._process)
 
     def close(self) -> None:

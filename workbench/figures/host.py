@@ -1,10 +1,6 @@
-"""How much of each link's rate the ranks of a lab use: of a run that has ended, or lately of one under way. Pure.
+"""The host of a run: its cores, processes, memory, network and disk, and the links of a lab.
 
-Drawing of the host and of memory: each function turns the numbers of one series into a Plotly figure.
-
-The numbers behind the figures of the host: rates from counters, on one time axis. Pure.
-
-Each rank's memory over time, and where the highest peak was. Pure.
+Counters become rates on one time axis, then each function turns the numbers of one series into a Plotly figure. Pure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""Budgets, constraints and the front of a study in words and rows, for the terminal and the page.
-
-A study's confirmation in columns, for the terminal and for the page. Pure.
-
-The trials of a study as a list: some of thousands to look at, and all of them to take away. Pure.
+"""A study in words and rows, for terminal and page: budgets, constraints, the front, its confirmation, and its trials,
+some of thousands to look at and all of them to take away. Pure.
 """
 
 from __future__ import annotations

@@ -175,6 +175,12 @@ def test_thresholds_of_a_configuration_are_the_usual_ones() -> None:
     assert set(changed.profile.thresholds.model_dump()) == {field.name for field in fields(Thresholds)}
 
 
+def test_every_threshold_says_what_is_compared_with_it() -> None:
+    meanings = Thresholds.meanings()
+    assert list(meanings) == [field.name for field in fields(Thresholds)]
+    assert all(sentence.endswith(".") for sentence in meanings.values())
+
+
 @pytest.mark.parametrize(
     "axis", ["dp", "dp_cp", "dp_shard", "edp", "ep", "cp", "tp", "pp", "world", "model", ""]
 )

@@ -1,6 +1,5 @@
-"""One connection to PostgreSQL, made again when it was lost; the tables of studies; and the database's address.
-
-An address is checked, and is shown without its password.
+"""Studies in PostgreSQL: the address of a database, which is checked and shown without its password; one connection,
+made again when it was lost; and the tables.
 
 :class:`DatabaseControllers` are the controllers of a study that is kept there; the server's clock says how long
 each was silent.

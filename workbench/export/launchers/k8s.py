@@ -36,7 +36,7 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
     Raises:
         InputError: the run has no valid configuration, or is of a trainer that is not this project's.
     """
-    exported = torchrun.render(view, study)
+    exported = torchrun.render(view, study, "k8s")
     config = view.config()
     nodes, ranks_per_node = nodes_of(config)
     variables = {"OMP_NUM_THREADS": "1"} | environment.variables(config.environment)

@@ -55,7 +55,7 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
     Raises:
         InputError: the run has no valid configuration, or is of a trainer that is not this project's.
     """
-    exported = torchrun.render(view, study)
+    exported = torchrun.render(view, study, "slurm")
     config = view.config()
     where, (nodes, ranks_per_node) = layout_of(config), nodes_of(config)
     job = _JOB.format(

@@ -98,8 +98,8 @@ where it is to run for long.
 """
 
 
-def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
-    """The files of a run's export, with what its study says; nothing is written.
+def render(view: RunView, study: StudyDocument | None = None, target: str = "torchrun") -> Bundle:
+    """The files of a run's export, with what its study says; nothing is written. The ``target`` is what was asked for.
 
     Raises:
         InputError: the run has no valid configuration, or is of a trainer that is not this project's.
@@ -107,7 +107,7 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
     run_source = source(view, study)
     if run_source.view.config().trainer:
         remedy = "trains this project's models, and the run is of another trainer; give trainer"
-        raise InputError("--to", "torchrun", remedy)
+        raise InputError("--to", target, remedy)
     words = _words(run_source)
     files = {
         "config.json": run_source.config_text,
@@ -119,7 +119,7 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
 
 
 def replace_script(exported: Bundle, name: str, text: str, label: str) -> Bundle:
-    """An export whose ``run.sh`` is another launcher's file; the README says what that does."""
+    """An export whose ``run.sh`` is another launcher's file, not made executable; the README says what it does."""
     files = {file: content for file, content in exported.files.items() if file != "run.sh"}
     line = next(line for line in exported.files["README.md"].splitlines() if line.startswith("| `run.sh`"))
     files["README.md"] = exported.files["README.md"].replace(line, f"| `{name}` | {label} |")

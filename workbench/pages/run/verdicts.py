@@ -16,17 +16,7 @@ from workbench.analysis.verdicts import minor_verdicts, thresholds_of
 from workbench.text import run as run_text
 from workbench.text import words
 
-#: Threshold -> what is compared with it.
-_MEANINGS = {
-    "input": "Share of the mean step spent waiting for data.",
-    "host": "Share of the mean step spent between phases, or with an idle GPU.",
-    "exposed": "Share of the mean step spent waiting for communication, by operation and axis.",
-    "bubble": "Share of the mean step that the schedule leaves a rank idle.",
-    "straggler": "Share of the mean step by which the slowest rank is behind the median of the others.",
-    "memory": "Largest share of the memory that was in use.",
-    "clock": "Share of the time with a throttled clock.",
-    "experts": "Share of a layer's choices of experts that would have to go to others for an even load.",
-}
+_MEANINGS = Thresholds.meanings()
 _COLUMNS = 4
 _BELOW = (
     "Each beside its threshold, which can be changed below. Waiting for a rank that comes late counts as straggler: "

@@ -1,8 +1,5 @@
-"""A study on the Runs page: its result and its trials.
-
-What failed in a study, and why: endings with their reasons, and the settings that lead to them.
-
-What a study was asked for, on a page: its budgets, its constraints, and the front of several objectives.
+"""A study on the page Runs: its result and trials, what failed and why, what it was asked for, and the front of several
+objectives.
 """
 
 from __future__ import annotations

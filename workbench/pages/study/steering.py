@@ -1,8 +1,5 @@
-"""Budgets of a study that goes on, and how its winner is confirmed: one field each, and one button.
-
-A point by hand: one choice per knob of the study's space, sent to its owner.
-
-Steering a study from its page: where it goes now, what was asked of it by whom, and a form to ask for more.
+"""Steering a study from its page: where it goes now, budgets and confirmation, a point by hand, and what was asked of
+it by whom.
 """
 
 from __future__ import annotations

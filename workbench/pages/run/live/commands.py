@@ -1,8 +1,5 @@
-"""What ranks write on request: how far it is while they are at it, and the files.
-
-The next steps of a running job as a trace: a button, how far it is, and the files.
-
-Values that change while a run goes: a form for the live keys, and the result of each command.
+"""What can be asked of a run while it goes: values that change, a trace of its next steps, and what ranks write on
+request, each with how far it is and what came of it.
 """
 
 from __future__ import annotations
