@@ -186,7 +186,7 @@ UNEVEN = Operation(
     advice={"": "more even parts with model.capacity_factor"},
     matches=lambda arguments: bool(arguments["input_split_sizes"]),
 )
-WITH_VARIANT = (*OPERATIONS, UNEVEN)
+WITH_VARIANT = (UNEVEN, *OPERATIONS)
 
 
 def recorded_variants(rank: int) -> list[tuple[str, int]]:
