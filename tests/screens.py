@@ -52,11 +52,12 @@ def pages(home: Path) -> dict[str, str]:
     decided = write_decided(home)
     runs = sorted(folder.name for folder in home.iterdir() if folder.name[:2] == "20")
     finished, failed = (next(name for name in runs if name.endswith(end)) for end in ("a7e2", "03f3"))
-    _calibrate(home, finished)
+    _calibrate(home, adapted)
     return addresses(finished, failed, live, adapted, sparse) | {
         "tune-live": f"/tune?view=watch&study={study}",
         "study-live": f"/runs?id={study}",
         "tune-decided": f"/tune?view=watch&study={decided}",
+        "run-roofline": f"/runs?id={adapted}&section=Roofline",
     }
 
 

@@ -1,5 +1,5 @@
-"""Every page in a real browser, in both themes: axe finds nothing that keeps people with a screen reader or poor sight
-from using it. Charts are pictures with a name; their numbers stand in tables.
+"""Every page in a real browser, wide and narrow, in both themes: axe finds nothing that keeps people with a screen
+reader or poor sight from using it. Charts are pictures with a name; their numbers stand in tables.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from urllib.parse import quote_plus
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from tests.workbench.pages.conftest import Visit
+from tests.workbench.pages.conftest import HEIGHT, WIDTH, Visit
 from tests.workbench.pages.homes import home_of_every_page
 from workbench.pages.navigation import ENTRIES
 from workbench.pages.run.details import VIEWS
@@ -20,6 +20,13 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 #: "runs" shows the first.
 _, *TABS_BESIDE_THE_FIRST = VIEWS
+#: Of half a screen, or of a small one.
+NARROW = 800
+#: Pixels that the page has and shows.
+_WIDTHS = """() => {
+    const main = document.querySelector("[data-testid=stMain]");
+    return [main.scrollWidth, main.clientWidth];
+}"""
 CALL = "step=16&rank=0&call=dp.all_reduce.0"
 #: Each page as its entry has it, or as said here, and views of some.
 ADDRESSES = {entry.address: f"/{entry.address}" for entry in ENTRIES} | {
@@ -66,19 +73,23 @@ def places(tmp_path_factory: pytest.TempPathFactory, serve: Callable[[Path], str
 
 
 @pytest.mark.drawn(2)
+@pytest.mark.parametrize("width", [WIDTH, NARROW])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("page", ADDRESSES)
 def test_axe_finds_nothing(
-    places: tuple[str, str, str], visit: Callable[[str], Visit], page: str, scheme: str
+    places: tuple[str, str, str], visit: Callable[[str], Visit], page: str, scheme: str, width: int
 ) -> None:
     server, run, going = places
     tab = visit(scheme)
+    tab.page.set_viewport_size({"width": width, "height": HEIGHT})
     tab.open(server + ADDRESSES[page].format(run=run, going=going))
     if page in _OPENED:
         _OPENED[page](tab)
         tab.settle()
     found = Axe().run(tab.page).response
     assert len(found["passes"]) > 15, "axe looked at nothing"
+    inside, shown = tab.page.evaluate(_WIDTHS)
+    assert inside <= shown, "the page scrolls sideways"
     assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found["violations"]] == []
 
 

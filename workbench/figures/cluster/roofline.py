@@ -166,9 +166,12 @@ def draw(series: RooflineSeries, revision: str = "") -> go.Figure:
     drawing = panels("Reached of what was measured of this machine", labels, revision, _HEIGHT)
     if series.peak is None and not series.collectives:
         return empty(drawing, "nothing to compare")
-    drawing.update_xaxes(type="log", exponentformat="power").update_yaxes(type="log", exponentformat="power")
+    # With a format all digits between powers of ten are written in full, too.
+    drawing.update_xaxes(type="log", tickformat="~s").update_yaxes(type="log", tickformat="~g")
     if series.peak and series.bandwidth:
         _roof(drawing, series)
+    else:
+        _say(drawing, "no roof for products", 0)
     _collectives(drawing, series.collectives)
     return drawing.update_layout(hovermode="closest", margin_t=92)
 
@@ -207,8 +210,7 @@ def _roof(drawing: go.Figure, series: RooflineSeries) -> None:
 def _collectives(drawing: go.Figure, rows: Sequence[CollectiveRate]) -> None:
     place = panel_place(1, 2)
     if not rows:
-        middle = {"xref": "x2 domain", "yref": "y2 domain", "x": 0.5, "y": 0.5}
-        drawing.add_annotation(text="no collective was timed", showarrow=False, **middle)
+        _say(drawing, "no collective was timed", 1)
         return
     marks = (
         ("by the fit", [one.fitted for one in rows], PREDICTED, "circle-open"),
@@ -226,6 +228,13 @@ def _collectives(drawing: go.Figure, rows: Sequence[CollectiveRate]) -> None:
             hovertemplate="%{text}, %{x:,.3s}B a call: %{y:,.3f} GB/s<extra></extra>",
             **place,
         )
+
+
+def _say(drawing: go.Figure, text: str, panel: int) -> None:
+    """In an empty panel, why it is: Plotly draws no axes there, so its place is that of the paper."""
+    which = panel + 1 if panel else ""
+    x, y = (sum(drawing.layout[f"{letter}axis{which}"].domain) / 2 for letter in "xy")
+    drawing.add_annotation(text=text, showarrow=False, xref="paper", yref="paper", x=x, y=y)
 
 
 def roofline_note(series: RooflineSeries) -> str:

@@ -95,3 +95,13 @@ def test_more_ranks_than_were_calibrated_have_no_roof_and_it_is_said() -> None:
     )
     assert (series.peak, series.products) == (None, [])
     assert "at most 1 device" in roofline.roofline_note(series)
+
+
+def test_a_panel_without_numbers_says_so() -> None:
+    sent = CollectiveRate("dp", 1e6, 1e8, 2e8, 3e8)
+    without = roofline.draw(RooflineSeries(None, None, [], None, None, [sent], "not calibrated"))
+    assert [note.text for note in without.layout.annotations] == ["no roof for products"]
+    alone = roofline.draw(RooflineSeries(2e10, 1e10, [Product("a", 40.0, 10.0, 1.0, 2e10)], 4.0, 1e9, []))
+    assert [note.text for note in alone.layout.annotations] == ["no collective was timed"]
+    left, right = without.layout.annotations[0], alone.layout.annotations[0]
+    assert left.x < 0.5 < right.x and left.xref == right.xref == "paper"
