@@ -8,6 +8,7 @@ it could be, and the run has one point: its hardware FLOPs over the seconds of f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +38,7 @@ _BYTES = {"fp32": 4, "bf16": 2}
 _HEIGHT = 380
 #: How far the roof is drawn beyond the outermost intensity.
 _BEYOND = 4.0
+_FEW_DECADES = 2.0
 
 
 class Product(NamedTuple):
@@ -166,14 +168,30 @@ def draw(series: RooflineSeries, revision: str = "") -> go.Figure:
     drawing = panels("Reached of what was measured of this machine", labels, revision, _HEIGHT)
     if series.peak is None and not series.collectives:
         return empty(drawing, "nothing to compare")
-    # With a format all digits between powers of ten are written in full, too.
-    drawing.update_xaxes(type="log", tickformat="~s").update_yaxes(type="log", tickformat="~g")
     if series.peak and series.bandwidth:
         _roof(drawing, series)
     else:
         _say(drawing, "no roof for products", 0)
     _collectives(drawing, series.collectives)
+    for letter, form in (("x", "~s"), ("y", "~g")):
+        for panel in range(2):
+            _ticks(drawing, letter, panel, form)
     return drawing.update_layout(hovermode="closest", margin_t=92)
+
+
+def _ticks(drawing: go.Figure, letter: str, panel: int, form: str) -> None:
+    """Powers of ten, and twice and five times these where there are few, each written in full."""
+    which = f"{panel + 1}" if panel else ""
+    known = [
+        value
+        for trace in drawing.data
+        if trace[f"{letter}axis"] in (None, f"{letter}{which}")
+        for value in trace[letter]
+        if value
+    ]
+    decades = math.log10(max(known) / min(known)) if known else 0.0
+    dtick = "D2" if decades < _FEW_DECADES else 1
+    drawing.layout[f"{letter}axis{which}"].update(type="log", tickformat=form, dtick=dtick)
 
 
 def _roof(drawing: go.Figure, series: RooflineSeries) -> None:

@@ -103,5 +103,8 @@ def test_a_panel_without_numbers_says_so() -> None:
     assert [note.text for note in without.layout.annotations] == ["no roof for products"]
     alone = roofline.draw(RooflineSeries(2e10, 1e10, [Product("a", 40.0, 10.0, 1.0, 2e10)], 4.0, 1e9, []))
     assert [note.text for note in alone.layout.annotations] == ["no collective was timed"]
+    assert (alone.layout.xaxis.dtick, without.layout.xaxis2.dtick) == ("D2", "D2")
+    wide = [sent, sent._replace(bytes_=1e9)]
+    assert roofline.draw(RooflineSeries(None, None, [], None, None, wide)).layout.xaxis2.dtick == 1
     left, right = without.layout.annotations[0], alone.layout.annotations[0]
     assert left.x < 0.5 < right.x and left.xref == right.xref == "paper"
