@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -14,28 +15,31 @@ from typing import Any
 import plotly.graph_objects as go
 
 from engine.config.errors import InputError
+from profilers.model.run_summary import RunSummary
 from tuning.report.study_result import StudyResult
 from workbench.analysis import live_report, winner_explanation
 from workbench.analysis.live_report import LiveReport
 from workbench.analysis.quality import values_of
 from workbench.analysis.studies import StudyDocument, document
-from workbench.figures import base, compare, host, steps
+from workbench.figures import base, compare, gpu, host, quality, steps
 from workbench.figures import study as study_figures
-from workbench.figures.anatomy import lanes
+from workbench.figures.anatomy import heat, lanes
 from workbench.figures.search import live as live_figures
 from workbench.figures.search.downsampling import downsample, downsample_front
 from workbench.figures.search.front import front, front_series
 from workbench.home import runs
 from workbench.home.resolve import Target
 from workbench.home.runs import RunView, add_numbers_so_far
-from workbench.records.live_snapshot import LiveRuns
+from workbench.records.live_snapshot import LiveRuns, Snapshot
+from workbench.text import quantities, words
 from workbench.text import run as run_text
 from workbench.text import study as study_text
-from workbench.text import words
 from workbench.text.quantities import Column
 
 #: What the file may do: run its own script and nothing else, from nowhere else.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+#: Hosts whose readings are drawn; the table above has all.
+_MOST_HOSTS = 4
 _STYLE = """
 :root { --st-text-color: #1c2430; --st-background-color: #ffffff; --st-border-color: #dde2ea; --quiet: #5b6472;
   --st-font: system-ui, sans-serif; color-scheme: light dark; }
@@ -44,6 +48,7 @@ _STYLE = """
 body { font: 15px/1.5 var(--st-font); color: var(--st-text-color); background: var(--st-background-color);
   max-width: 1200px; margin: 2rem auto; padding: 0 1.2rem; }
 h1 { font-size: 1.7rem; margin: 0; } h2 { font-size: 1.25rem; margin: 2rem 0 0.4rem; }
+h3 { font-size: 1.05rem; margin: 1.2rem 0 0; }
 p { margin: 0.3rem 0; } .quiet { color: var(--quiet); font-size: 0.87rem; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: 0.87rem; margin: 0.6rem 0; }
 th, td { text-align: left; padding: 0.25rem 0.9rem 0.25rem 0; border-bottom: 1px solid var(--st-border-color);
@@ -134,6 +139,7 @@ def _run_numbers(view: RunView, place: Place) -> Iterator[str]:
         base.add_marks(base.ranks(steps.rank_series(snapshot.steps), view.id), marks), "Step time by rank"
     )
     yield place(lanes.skew(steps.skew_series(snapshot.steps), view.id), "Skew between ranks by step")
+    yield from _anatomy(snapshot, place)
     yield "<h2>Communication</h2>"
     exposed, hidden = summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis
     yield place(lanes.axis_bars(exposed, hidden, view.id), "Exposed and hidden communication by axis")
@@ -147,6 +153,58 @@ def _run_numbers(view: RunView, place: Place) -> Iterator[str]:
         host.memory(host.memory_series(snapshot.memory, snapshot.status.began_unix), view.id),
         "Memory by rank",
     )
+    if len(summary.quality) > 1:
+        curve = [asdict(row) for row in summary.quality]
+        yield place(quality.quality(curve, [], view.id), "Loss on held-out text")
+    yield from _machine_parts(view, summary, place)
+
+
+def _anatomy(seen: Snapshot, place: Place) -> Iterator[str]:
+    """Own work of all ranks: of very many a row for each host. Steps are drawn together to a bounded number."""
+    ranks = sorted(seen.steps)
+    rows = heat.rows_by_host(ranks, seen.rank_hosts)
+    if len(ranks) <= heat.MANY_RANKS or len(rows) < 2:
+        rows = {f"rank {rank}": [rank] for rank in ranks}
+    if rows:
+        series = heat.heat_series(heat.metric_of(seen.steps, heat.OWN_WORK), rows)
+        yield place(heat.heat(series, seen.id), "Own work, by rank and step")
+
+
+def _machine_parts(view: RunView, summary: RunSummary, place: Place) -> Iterator[str]:
+    """Each host and its GPUs, of readings that are thinned as on the page Live: a long run makes no larger a file."""
+    seen = LiveRuns(thinned=True).snapshot(view.folder)
+    yield "<h2>Host and GPUs</h2>"
+    if summary.hosts:
+        yield _columns(quantities.host_columns(summary.hosts))
+    if summary.gpus:
+        yield _columns(quantities.gpu_columns(summary.gpus, len(seen.hosts) > 1))
+    elif summary.gpus_reason:
+        yield _quiet(summary.gpus_reason)
+    names: list[str | None] = [*list(seen.hosts)[:_MOST_HOSTS]] or [None]
+    if len(seen.hosts) > len(names):
+        yield _quiet(f"Drawn are {len(names)} of {words.several(len(seen.hosts), 'hosts')}.")
+    for name in names:
+        if len(names) > 1:
+            yield f"<h3>{escape(str(name))}</h3>"
+        yield from _host_figures(seen.select_host(name), place)
+
+
+def _host_figures(seen: Snapshot, place: Place) -> Iterator[str]:
+    """Only of what was read."""
+    start, name = seen.status.began_unix, seen.id
+    if cores := host.core_series(seen.cores, start).cores:
+        yield place(host.cores(host.core_series(seen.cores, start), name), "How busy each core was over time")
+        shares = host.share_series(seen.processes, seen.host, seen.cores, start)
+        yield place(host.shares(shares, name), f"Share of {len(cores):,} cores by rank")
+    if len(seen.host.get("time_unix", ())):
+        yield place(host.readings(seen.host, seen.processes, start, name), host.readings_label())
+        network, disk = (
+            host.network_series(seen.network, seen.host, start),
+            host.disk_series(seen.host, start),
+        )
+        yield place(host.traffic(network, disk, name), "Network by interface, and disk")
+    if len(seen.gpu.get("time_unix", ())):
+        yield place(gpu.live(seen.gpu, start, name), gpu.live_label())
 
 
 def _study_parts(home: Path, target: Target, place: Place) -> Iterator[str]:

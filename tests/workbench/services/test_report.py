@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from engine.run import run_folder
+from tests.support.workbench.synthetic import FakeRun, RunFolder
 from tests.workbench.conftest import Run
 from tests.workbench.pages.conftest import Visit, browser, screenshots, visit
 from tests.workbench.pages.homes import full_home
@@ -60,6 +61,38 @@ def test_a_run_with_its_numbers_and_figures(full: Path) -> None:
     assert "batch.micro_batch" in text
 
 
+def titles_of(text: str) -> list[str]:
+    return [chart["layout"]["title"]["text"] for chart in charts(text)]  # type: ignore[index]
+
+
+def test_a_run_has_the_figures_of_its_page_as_far_as_they_were_recorded(full: Path) -> None:
+    """Of a run on GPUs; the other one was killed before anything of its host was read."""
+    text = report.html(full, resolve(full, run_of(full, "a7e2").name))
+    assert titles_of(text) == [
+        "Step time by phase — the slowest rank of each step", "Step time by rank", "Skew between ranks",
+        "Own work, by rank and step", "Communication by axis in the mean step", "Collectives, per step and rank",
+        "Training loss", "Memory by rank — resident set", "Processor cores", "Processor time by rank", "Host",
+        "Network and disk", "GPUs",
+    ]  # fmt: skip
+    heat = next(chart for chart in charts(text) if "Own work" in chart["layout"]["title"]["text"])  # type: ignore[index]
+    assert heat["data"][0]["y"] == ["rank 0", "rank 1", "rank 2", "rank 3"]  # type: ignore[index]
+    without = report.html(full, resolve(full, run_of(full, "03f3").name))
+    assert "GPUs" not in titles_of(without) and "Own work, by rank and step" in titles_of(without)
+
+
+def test_a_long_run_makes_no_large_file(home: Path) -> None:
+    """Ten times the steps and readings of four ranks on GPUs add no more than a megabyte."""
+
+    def size(steps: int) -> int:
+        run = FakeRun(f"20260101-000000-{steps:04x}", {"parallel.dp": 4}, 0.1, steps, gpus=4)
+        RunFolder(home, run).write(steps)
+        return len(report.html(home, resolve(home, run.id)))
+
+    small = size(300)
+    assert small < 6_000_000, "Plotly is 4.8 MB of it"
+    assert size(3_000) - small < 1_000_000
+
+
 def test_a_study_with_its_result_trials_and_best_run(full: Path) -> None:
     text = unescape(report.html(full, resolve(full, "quickstart")))
     result = studies.document(full / "studies" / "quickstart").result
@@ -97,8 +130,6 @@ def test_the_command_writes_a_new_file_and_never_over_another(
 
 
 def test_a_run_that_measured_nothing_says_so(home: Path) -> None:
-    from tests.support.workbench.synthetic import FakeRun, RunFolder
-
     run = RunFolder(home, FakeRun("20260101-000000-aaaa", {}, 0.1, 5, "crashed", "it was a mistake")).folder
     text = report.html(home, resolve(home, run.name))
     assert "<h1>20260101-000000-aaaa</h1>" in text
