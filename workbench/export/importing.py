@@ -49,6 +49,26 @@ def read(path: Path, name: str | None = None, ranks: int | None = None,
     return read_text(form, text, ranks, sets or {})
 
 
+def read_given(name: str, data: bytes, form: str | None = None, ranks: int | None = None) -> ImportResult:
+    """As ``read``, of a file that somebody sent with its name.
+
+    Raises:
+        InputError: as ``read``.
+    """
+    if len(data) > _MOST_BYTES:
+        raise InputError("file", name, "is larger than 4 MiB; give a trainer's configuration file")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputError("file", name, "is not a text file; give a trainer's configuration file") from None
+    return read_text(_find_format(form) if form else _detect_format(Path(name), text), text, ranks, {})
+
+
+def format_names() -> list[str]:
+    """Of all trainers whose files can be read."""
+    return [form.name for form in _formats()]
+
+
 def read_text(form: Format, text: str, ranks: int | None, sets: Mapping[str, Any]) -> ImportResult:
     """As ``read``, of a file's text."""
     parsed = form.document(text)

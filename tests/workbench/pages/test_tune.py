@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,8 @@ import yaml
 from streamlit.testing.v1 import AppTest
 
 from engine.config.errors import InputError
-from engine.run import run_folder
+from engine.run import ownership, run_folder
+from tests.support.workbench.synthetic_live import write_live
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
 from tuning.spec import study_file
@@ -355,6 +357,28 @@ def test_every_budget_can_be_steered_and_a_space_opened(home: Path) -> None:
         ("budget", {"seconds": 600.0, "gpu_hours": 1.5, "confirm_runners_up": 1}),
         ("widen", {"batch.micro_batch": [4]}),
     ]
+
+
+def test_a_trial_that_runs_is_ended_from_the_page(home: Path) -> None:
+    full_home(home)
+    app = visit("tune")
+    assert [button.label for button in app.button if button.label.startswith("End trial")] == ["End trial 7"]
+    assert not [button for button in app.button if button.key == "steer-check"], "it tunes no run as it goes"
+    app.button(key="steer-kill-7").click().run()
+    assert [(sent["command"], sent["arguments"]) for sent in commands(home)] == [("kill", {"trial": 7})]
+
+
+def test_the_leader_s_loss_is_taken_again_where_a_run_is_tuned_as_it_goes(home: Path) -> None:
+    full_home(home)
+    folder = home / "studies" / write_live(home)
+    status = run_folder.read_json(folder / run_folder.STATUS) or {}
+    going = {"state": "running", "owner": ownership.me(), "updated_unix": time.time()}
+    run_folder.write_json(folder / run_folder.STATUS, status | going)
+    app = visit("tune", view="watch", study=folder.name)
+    app.button(key="steer-check").click().run()
+    assert not app.exception
+    (sent,) = (json.loads(path.read_text("utf-8")) for path in (folder / "commands").glob("*.json"))
+    assert (sent["command"], sent["arguments"]) == ("check", {})
 
 
 def test_a_study_that_turns_nothing_has_nothing_to_limit(home: Path) -> None:

@@ -1,1 +1,1 @@
-"""Drawings of a search: its pareto fronts, the run that it tunes while it goes, and what is thinned of a long one."""
+"""Drawings of a search: its pareto fronts, what mattered, the run that it tunes, and what is thinned of a long one."""

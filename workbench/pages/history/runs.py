@@ -69,6 +69,7 @@ def page() -> None:
     answer_of_click("run-new")
     answer_of_click("prune")
     control.follow_start()
+    control.dry_run_result()
     control.pruning_result()
     transfer.draw_import_result()
     show_store_note()

@@ -6,6 +6,8 @@ What was refused stays until somebody says that it was read.
 from __future__ import annotations
 
 import time
+from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -14,6 +16,7 @@ from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
 from engine.run import run_folder
 from tuning.storage.commands import send
+from workbench.export import importing
 from workbench.home import control, maintenance
 from workbench.home.inputs import assignments, check_tree, read_tree, set_dotted
 from workbench.home.maintenance import PruneResult
@@ -24,6 +27,7 @@ from workbench.pages.widgets import gauge
 from workbench.pages.widgets.common import (
     button_pressed,
     home,
+    icon_note,
     limit_options,
     may_fill_in,
     remember,
@@ -33,12 +37,16 @@ from workbench.pages.widgets.common import (
 from workbench.services import jobs
 from workbench.text import words
 
-USUAL = "the usual values"
+USUAL, FILE = "the usual values", "another trainer's file"
+_DETECTED = "as it looks"
 #: A page waits no longer for the ranks; what they write is listed below by itself.
 _PATIENCE_SECONDS = 2.0
 _CHANGES = "parallel.dp=2\nparallel.tp=2\ntrain.steps=50"
 STARTED = "started-run"
 PRUNING = "pruning-job"
+DRY_RUN = "dry-run-job"
+_DRY_LINES = 60
+_DRY_HELP = "Builds its ranks without devices: is it legal, what must they hold? As `workbench predict FILE --dry-run`."
 _WOULD_GO = "prune-would-go"
 
 
@@ -48,8 +56,9 @@ def start_run() -> None:
         if not may_fill_in():
             return
         rows = run_rows()
-        names = [USUAL, *limit_options("run-new-from", [row.id for row in rows])[:50]]
+        names = [USUAL, FILE, *limit_options("run-new-from", [row.id for row in rows])[:50]]
         chosen = st.selectbox("Begin with the values of", names, key="run-new-from", width=420)
+        given = _import_form() if chosen == FILE else None
         text = st.text_area(
             "Changes, KEY=VALUE, one a line",
             key="run-new-changes",
@@ -57,25 +66,71 @@ def start_run() -> None:
             height=120,
             width=420,
         )
-        config, problem = _check_config(chosen, text or "")
+        config, problem = _check_config(chosen, text or "", given)
         if config is None:
             wrong_value(problem)
         else:
             st.caption(f":material/check: Legal: {words.escape(_meaning(config))}.")
             gauge.draw(config)
         look = {"icon": ":material/play_arrow:", "type": "primary", "disabled": config is None}
-        if button_pressed(st.button, "Start", "run-new-start", **look) and config is not None:
-            _start(config)
-            st.rerun()
+        with st.container(horizontal=True, key="run-new-buttons"):
+            if button_pressed(st.button, "Start", "run-new-start", **look) and config is not None:
+                _start(config)
+                st.rerun()
+            dry = {"icon": ":material/fact_check:", "disabled": config is None, "help": _DRY_HELP}
+            if button_pressed(st.button, "Dry run", "run-new-dry", **dry) and config is not None:
+                st.session_state[DRY_RUN] = jobs.start(
+                    home(), ["predict", str(_file_of(config)), "--dry-run"]
+                ).id
+                st.rerun()
 
 
-def _check_config(chosen: str, text: str) -> tuple[RunConfig | None, str]:
+def _import_form() -> dict[str, Any] | None:
+    """A public trainer's own file, as ``workbench import`` reads it; nothing in it runs."""
+    given = st.file_uploader(
+        "A trainer's configuration file",
+        key="run-new-file",
+        width=420,
+        help=f"Of {', '.join(importing.format_names())}. As `workbench import` takes it: it is read, and nothing in "
+        "it runs.",
+    )
+    form = st.selectbox("Whose file", [_DETECTED, *importing.format_names()], key="run-new-format", width=420)
+    ranks = st.number_input(
+        "Ranks, if it does not say",
+        1,
+        None,
+        None,
+        key="run-new-ranks",
+        width=420,
+        placeholder="as the file says",
+    )
+    if given is None:
+        return None
+    try:
+        found = importing.read_given(given.name, given.getvalue(), None if form == _DETECTED else form, ranks)
+    except InputError as error:
+        wrong_value(str(error))
+        return None
+    count = words.several(len(found.values), "values")
+    icon_note("check", f"{found.format}, {words.several(found.ranks, 'ranks')}, {count}")
+    if found.left_out:
+        left = "; ".join(f"{key}={value}" for key, value in found.left_out.items())
+        icon_note("info", f"No settings here, and left out: {left}")
+    return importing.tree(found.values)
+
+
+def _check_config(chosen: str, text: str, given: dict[str, Any] | None) -> tuple[RunConfig | None, str]:
     """By the rules that hold before ranks start, as far as they can be checked without running anybody's code: this
     is done at each keystroke. The values go into a file, never into a command.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     try:
-        tree = {} if chosen == USUAL else read_tree(home() / chosen / run_folder.CONFIG, "config")
+        if chosen == FILE:
+            if given is None:
+                return None, "give a file that can be read"
+            tree = given
+        else:
+            tree = {} if chosen == USUAL else read_tree(home() / chosen / run_folder.CONFIG, "config")
         for key, value in assignments(lines).items():
             set_dotted(tree, key, value)
         return check_tree(tree, import_workload=False), ""
@@ -94,11 +149,15 @@ def _meaning(config: RunConfig) -> str:
     return f"{told}; {config.model.workload} is looked at once the run starts"
 
 
-def _start(config: RunConfig) -> None:
-    folder = jobs.new_folder(home())
-    file = folder / "config.json"
+def _file_of(config: RunConfig) -> Path:
+    """Where a job finds it."""
+    file = jobs.new_folder(home()) / "config.json"
     file.write_text(config.dumps(), "utf-8")
-    job = jobs.start(home(), ["train", str(file)])
+    return file
+
+
+def _start(config: RunConfig) -> None:
+    job = jobs.start(home(), ["train", str(_file_of(config))])
     st.session_state[STARTED] = job.id, time.time()
 
 
@@ -122,6 +181,24 @@ def follow_start() -> None:
         st.rerun()
     else:
         st.fragment(_wait, run_every=1.0)()
+
+
+def dry_run_result() -> None:
+    """What the dry run that this browser asked for found, until somebody says that it was read."""
+    job = jobs.find(home(), st.session_state.get(DRY_RUN))
+    if job is None:
+        return
+    if job.alive:
+        st.fragment(_watch, run_every=1.0)(job.id, "The ranks are built without devices.")
+        return
+    with st.container(border=True, key="run-dry-shown"):
+        problem = jobs.refusal(job)
+        if problem is None:
+            st.markdown("**Dry run**: it is legal, and this is what its ranks must hold.")
+            st.code("\n".join(jobs.last_lines(job.log, _DRY_LINES)), language=None)
+        else:
+            st.error(words.escape(f"Dry run: {problem}"), icon=":material/block:")
+        st.button("OK", key="run-dry-read", on_click=lambda: st.session_state.pop(DRY_RUN, None))
 
 
 def _wait() -> None:
@@ -198,7 +275,7 @@ def pruning_result() -> None:
     if job is None:
         return
     if job.alive:
-        st.fragment(_watch_job, run_every=1.0)(job.id)
+        st.fragment(_watch, run_every=1.0)(job.id, "Old records are being removed.")
         return
     st.session_state.pop(PRUNING)
     lines = jobs.last_lines(job.log) or ["it ended without any output"]
@@ -207,8 +284,8 @@ def pruning_result() -> None:
     st.rerun()
 
 
-def _watch_job(job_id: str) -> None:
-    st.caption(":material/hourglass_top: Old records are being removed.")
+def _watch(job_id: str, what: str) -> None:
+    icon_note("hourglass_top", what)
     job = jobs.find(home(), job_id)
     if job is None or not job.alive:
         st.rerun()

@@ -219,6 +219,30 @@ def steer_form(view: StudyView) -> None:
         st.markdown("**Budgets and confirmation**")
         if asked_for := budget_form(view.file):
             _send_command(view, "budget", asked_for)
+        _trial_buttons(view, view.file)
+
+
+def _trial_buttons(view: StudyView, file: StudyFile) -> None:
+    """To end what runs now, trial by trial, and to take a lossy leader's loss again where a run is tuned as it goes."""
+    running = [trial.number for trial in view.journal.under_way]
+    if not running and not (file.live and file.turns_lossy):
+        return
+    st.markdown("**Trials**")
+    with st.container(horizontal=True, key="steer-trials"):
+        for number in running:
+            about = "It is ended at once, without a value; the study goes on with the next."
+            if button_pressed(
+                st.button, f"End trial {number}", f"steer-kill-{number}", icon=":material/cancel:", help=about
+            ):
+                _send_command(view, "kill", {"trial": number})
+        if file.live and file.turns_lossy:
+            about = (
+                "The held-out loss of the run as it is now, beside the exact baseline's on the same steps."
+            )
+            if button_pressed(
+                st.button, "Take the leader's loss again", "steer-check", icon=":material/rule:", help=about
+            ):
+                _send_command(view, "check", {})
 
 
 def _mask(view: StudyView, knobs: list[Knob]) -> None:

@@ -93,6 +93,62 @@ def test_a_run_that_did_not_start_says_why_until_it_was_read(
     assert "did not start" not in texts(app)
 
 
+HF = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3, "max_steps": 7, "learning_rate": 3e-4,
+      "label_smoothing_factor": 0.1}  # fmt: skip
+
+
+def test_another_trainer_s_file_is_what_a_run_begins_with(home: Path, started: list[list[str]]) -> None:
+    full_home(home)
+    app = visit("runs")
+    app.selectbox(key="run-new-from").set_value(control.FILE).run()
+    assert "give a file that can be read" in texts(app) and app.button(key="run-new-start").disabled
+    upload = app.get("file_uploader")[0]
+    upload.set_value(("args.json", json.dumps(HF).encode(), "application/json")).run()
+    assert not app.exception
+    assert "hf, 1 rank" in texts(app)
+    assert "left out: label_smoothing_factor=0.1" in texts(app)
+    app.number_input(key="run-new-ranks").set_value(2)
+    app.text_area(key="run-new-changes").set_value("model.preset=mini").run()
+    app.button(key="run-new-start").click().run()
+    ((command, file),) = started
+    config = json.loads(Path(file).read_text("utf-8"))
+    assert (command, config["parallel"]["dp"], config["batch"]["micro_batch"]) == ("train", 2, 4)
+    assert (config["train"]["steps"], config["model"]["preset"]) == (7, "mini")
+
+
+def test_what_is_wrong_with_a_trainer_s_file_is_said(home: Path, started: list[list[str]]) -> None:
+    full_home(home)
+    app = visit("runs")
+    app.selectbox(key="run-new-from").set_value(control.FILE).run()
+    for data, said in ((b"{}", "is not the file of one trainer"), (b"\xff\xfe", "is not a text file")):
+        app.get("file_uploader")[0].set_value(("args.json", data, "application/json")).run()
+        assert said in texts(app)
+        assert app.button(key="run-new-start").disabled
+    assert started == []
+
+
+def test_a_dry_run_shows_what_it_found_until_it_was_read(
+    home: Path, started: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_home(home)
+    job = SimpleNamespace(id="a-job", alive=False, pid=1, log=tmp_path / jobs.LOG)
+    monkeypatch.setattr(jobs, "all_jobs", lambda _: [job])
+    for log, refused in (("rank 0 holds 0.1 GiB\n", False), ("error: train.steps=0: is *too* few\n", True)):
+        job.log.write_text(log, "utf-8")
+        app = visit("runs")
+        app.text_area(key="run-new-changes").set_value("parallel.dp=2").run()
+        app.button(key="run-new-dry").click().run()
+        command, file, option = started.pop()
+        assert (command, option) == ("predict", "--dry-run")
+        assert json.loads(Path(file).read_text("utf-8"))["parallel"]["dp"] == 2
+        for _ in range(2):
+            app.run()
+            shown = texts(app) if refused else app.code[0].value
+            assert log.strip().removeprefix("error: ") in shown
+        app.button(key="run-dry-read").click().run()
+        assert "Dry run:" not in texts(app) and not [code for code in app.code if "holds" in code.value]
+
+
 def test_a_run_is_stopped_and_says_so(home: Path) -> None:
     run = home / full_home(home)
     app = visit("runs", id=run.name)
@@ -173,7 +229,7 @@ def test_a_link_that_only_shows_has_no_form_and_switches_every_control_off(
     app = visit("runs", id=run.name)
     drawn = {button.key: button.disabled for button in app.button}
     assert drawn["run-stop"] and drawn["run-snapshot"]
-    for key in ("run-stop", "run-snapshot", "run-new-start", "prune-look"):
+    for key in ("run-stop", "run-snapshot", "run-new-start", "run-new-dry", "prune-look"):
         assert drawn.get(key, True), key
         app.session_state[f"clicked-{key}"] = True
     app.run()
