@@ -24,7 +24,7 @@ def test_it_says_what_each_block_does_and_what_that_is_worth() -> None:
     found = AppTest.from_function(page).run()
     assert not found.exception
     (told,) = [caption.value for caption in found.caption]
-    assert "Stage 1 holds at most 9.0 MiB of activations of 10.0 MiB: keep 3, full 4-5" in told
+    assert r"Stage 1 holds at most 9.0 MiB of activations of 10.0 MiB\: keep 3, full 4-5" in told
     assert "full for all blocks would take 25.0 % longer" in told
     table = found.dataframe[0].value
     assert list(table["action"]) == ["keep", "full", "disk"]

@@ -241,5 +241,5 @@ def test_groups_that_shared_documents_are_listed_by_size_with_what_they_were_to_
     assert list(table.value["measured, ms"]) == pytest.approx([150, 250])
     (caption,) = found.caption
     assert "Of 800 tokens in the last 2 steps 25 % to groups of 1, 75 % to groups of 4" in caption.value
-    assert "beside the start's measurements: of 1 1.25 times, of 4 0.50 times" in caption.value
+    assert r"beside the start's measurements\: of 1 1.25 times, of 4 0.50 times" in caption.value
     assert "off by 23 %" in caption.value and "50 % are proven" in caption.value
