@@ -8,7 +8,8 @@ Eight ranks' records are written by one process with the writers that ranks use;
 loses is not told here (``benchmarks.readers`` and ``benchmarks.profiling_cost`` tell what the processor loses). How old
 the page is is told by a clock outside it: each tenth of a second the last step of the chart in the browser is compared
 with when that step was written. The browser runs on the same cores; its share is not the page's. Of several browsers
-one is real, and the others ask for the same and draw nothing.
+one is real, and the others ask for the same and draw nothing. Memory is what the page's process has for itself and,
+apart, what it has mapped of files: its libraries and records, which the kernel takes back when somebody needs room.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def watch(tab: Visit, server: psutil.Process, times: Path, seconds: float) -> Se
         step = tab.page.evaluate(_LAST_STEP)
         if step is not None:
             looks.append((time.time(), int(step)))
-        seen.memory.append((time.monotonic() - began, server.memory_info().rss / 2**20))
+        seen.memory.append((time.monotonic() - began, _memory(server)[0]))
         tab.page.wait_for_timeout(_LOOK_SECONDS * 1e3)
     took = time.monotonic() - began
     seen.core = (_processor(server) - used) / took
@@ -125,6 +126,12 @@ def watch(tab: Visit, server: psutil.Process, times: Path, seconds: float) -> Se
     seen.written = len(written)
     seen.ages = [at - written[step + 1] for at, step in looks if step + 1 < len(written)]
     return seen
+
+
+def _memory(process: psutil.Process) -> tuple[float, float]:
+    """Its own resident memory and that of files it has mapped, in MiB."""
+    used = process.memory_info()
+    return (used.rss - used.shared) / 2**20, used.shared / 2**20
 
 
 def _processor(process: psutil.Process) -> float:
@@ -253,7 +260,8 @@ def _long_rows(home: Path, new_tab: Callable[[], Visit], scratch: Path, given: A
                 tab.settle()
                 refreshes.append(refresh(tab))
                 tab.page.context.close()
-            memory = f"{server.memory_info().rss / 2**20:.0f}"
+            own, mapped = _memory(server)
+            memory = f"{own:.0f} + {mapped:.0f}"
             what = f"{title}, {SHORT_STEPS} steps" if run == SHORT else title
             rows.append([what, *map(_middle_and_most, (firsts, costs, agains, refreshes)), memory])
             print(f"{title} was looked at {given.looks} times", file=sys.stderr, flush=True)
@@ -292,20 +300,20 @@ def main() -> None:
         live, memory = ([], []) if given.only_long else _live_rows(scratch / "live", new_tab, scratch, given)
         browser.close()
     header = ["view (each: median / largest)", "first look, s", "of the processor, s", "in a new page, s", "refresh, s",
-              "page's process, MiB"]  # fmt: skip
+              "page's process, MiB: own + mapped files"]  # fmt: skip
     title = f"A run of {given.steps:,} steps on {RANKS} ranks in the browser"
     if long:
         _table.show("dashboard_long", title, header, long, given.save)
     if not live:
         return
-    header = ["beside it", "age of what is shown: p50 / p95 / largest, s", "page's process, cores", "its memory, MiB",
-              "to a browser, kB/s", "over"]  # fmt: skip
+    header = ["beside it", "age of what is shown: p50 / p95 / largest, s", "page's process, cores",
+              "its own memory, MiB", "to a browser, kB/s", "over"]  # fmt: skip
     title = f"A run of {RANKS} ranks that writes {given.rate:g} steps a second, on the page Live"
     _table.show(
         "dashboard_live", title, header, live, given.save and not memory
     )  # which is of a quiet machine
     if memory:
-        header = ["beside it", "minutes", "page's process, MiB", "since the first row"]
+        header = ["beside it", "minutes", "page's own memory, MiB", "since the first row"]
         _table.show("dashboard_memory", f"{title}: memory", header, memory, given.save)
 
 
