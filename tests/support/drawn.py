@@ -20,7 +20,7 @@ os.environ[_VARIABLE] = str(SEED)
 #: Seconds of a case of a test, as they were measured (``python -m tests.seconds``); what is not listed takes less.
 SECONDS = Path(__file__).with_name("seconds.json")
 #: All that was selected may take so long in one process, by those seconds; of what is listed some is left out else.
-BUDGET_SECONDS = 1_200.0
+BUDGET_SECONDS = 900.0
 
 
 def leave_out(items: Sequence[pytest.Item], only_slow: bool) -> None:
