@@ -86,7 +86,7 @@ def _choose_rank(ranks: list[int]) -> str:
                 width=220, bind="query-params",
             )
         )  # fmt: skip
-    chosen = st.segmented_control(
+    selected = st.segmented_control(
         "Rank",
         options,
         default=SLOWEST,
@@ -96,7 +96,7 @@ def _choose_rank(ranks: list[int]) -> str:
         label_visibility="collapsed",
         bind="query-params",
     )
-    return chosen or SLOWEST
+    return selected or SLOWEST
 
 
 def _rank_name(name: str) -> str:
