@@ -45,10 +45,12 @@ class RunningSummaries:
         with self._lock:
             cached, size = self._made.get(view.folder), _records_bytes(view.folder)
             if cached is None or (self._clock() >= cached.until and cached.records_bytes != size):
-                began = self._processor()
+                started = self._processor()
                 summary = runs.add_numbers_so_far(view).summary
-                took = self._processor() - began
-                cached = _CachedSummary(summary, size, self._clock() + max(FRESH_SECONDS, FRESH_TIMES * took))
+                processor_seconds = self._processor() - started
+                cached = _CachedSummary(
+                    summary, size, self._clock() + max(FRESH_SECONDS, FRESH_TIMES * processor_seconds)
+                )
                 self._made[view.folder] = cached
                 while len(self._made) > REMEMBERED:
                     self._made.popitem(last=False)

@@ -73,8 +73,8 @@ def _lines(view: RunView) -> Iterator[tuple[str, str]]:
     if view.job is not None:
         yield "command", shlex.join(view.job.command)
     yield "layout", _layout(view)
-    if placed := placement(view.status):
-        yield "placement", _placement(placed)
+    if placement_rows := placement(view.status):
+        yield "placement", _placement(placement_rows)
     for text in run_text.changes(view.changes):
         yield "changed", text
     for row in view.memory_plans:
@@ -113,8 +113,8 @@ def _placement(rows: list[dict[str, Any]]) -> str:
         f"rank {row['rank']} on device {row['device']}" + (f" ({row['host']})" if row["host"] else "")
         for row in rows[:_SHOWN_RANKS]
     ]
-    more = len(rows) - len(parts)
-    return ", ".join(parts) + (f", and {more:,} more (--json)" if more else "")
+    hidden_count = len(rows) - len(parts)
+    return ", ".join(parts) + (f", and {hidden_count:,} more (--json)" if hidden_count else "")
 
 
 def column_table(title: str, columns: Sequence[Column]) -> Table:

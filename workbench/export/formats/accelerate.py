@@ -134,8 +134,8 @@ def _under_fsdp(values: Values) -> bool:
 
 
 def _recompute_of(document: Document, ranks: int) -> dict[str, Any]:
-    on = str(document.get(f"{_FSDP}activation_checkpointing", False)).lower() == "true"
-    return {"memory.recompute": "full" if on else "none"}
+    is_on = str(document.get(f"{_FSDP}activation_checkpointing", False)).lower() == "true"
+    return {"memory.recompute": "full" if is_on else "none"}
 
 
 #: Its launcher takes hosts by names of its own.

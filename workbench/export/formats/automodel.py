@@ -57,8 +57,8 @@ def _read_strategy(document: Document, ranks: int) -> dict[str, Any]:
     if document.get(f"{_D}strategy", "fsdp2") == "ddp":
         return {"parallel.zero_stage": 0}
     reshards = document.get(f"{_D}reshard_after_forward")
-    piped = int(document.get(f"{_D}pp_size") or 1) > 1
-    return {"parallel.zero_stage": 3 if (not piped if reshards is None else reshards) else 2}
+    has_pipeline = int(document.get(f"{_D}pp_size") or 1) > 1
+    return {"parallel.zero_stage": 3 if (not has_pipeline if reshards is None else reshards) else 2}
 
 
 def _degree(name: str) -> Row:
@@ -66,8 +66,8 @@ def _degree(name: str) -> Row:
 
     def write(values: Values) -> Document:
         size = int(values.get(setting, 1))
-        beside = {f"{_D}sequence_parallel": True} if name == "tp" else {}
-        return {key: size} | beside if size > 1 else {}
+        companions = {f"{_D}sequence_parallel": True} if name == "tp" else {}
+        return {key: size} | companions if size > 1 else {}
 
     def read(document: Document, ranks: int) -> dict[str, Any]:
         return {setting: int(document.get(key) or 1)}
@@ -101,9 +101,9 @@ def _pipeline(values: Values) -> Document:
 
 def _supports_schedule(values: Values) -> bool:
     chunks = values.get("schedule.chunks", 1)
-    even = int(values["model.layers"]) % (int(values["parallel.pp"]) * chunks) == 0
+    is_even = int(values["model.layers"]) % (int(values["parallel.pp"]) * chunks) == 0
     kind = values.get("schedule.kind")
-    return kind in _SCHEDULES and (chunks > 1) == (kind == "interleaved") and (chunks == 1 or even)
+    return kind in _SCHEDULES and (chunks > 1) == (kind == "interleaved") and (chunks == 1 or is_even)
 
 
 def _local(values: Values) -> int:
@@ -286,10 +286,10 @@ def problems(document: Document, ranks: int) -> Iterator[InputError]:
         yield InputError(
             f"{_D}tp_size", document.get(f"{_D}tp_size", 1), f"x pp x cp = {split} must divide {ranks} ranks"
         )
-    wrong = document.get(f"{_D}dp_size")
-    if ranks and wrong and wrong * split != ranks:
+    dp_size = document.get(f"{_D}dp_size")
+    if ranks and dp_size and dp_size * split != ranks:
         yield InputError(
-            f"{_D}dp_size", wrong, f"x tp x pp x cp = {wrong * split}, and there are {ranks} ranks"
+            f"{_D}dp_size", dp_size, f"x tp x pp x cp = {dp_size * split}, and there are {ranks} ranks"
         )
 
 

@@ -114,9 +114,9 @@ def _optimizer(values: Values) -> Document:
     name = values["train.optimizer"]
     common: Document = {f"{_ADAM}lr": values["train.learning_rate"]}
     if name == "sgd":
-        untested = {"zero_allow_untested_optimizer": True} if _stage(values) else {}
+        permission = {"zero_allow_untested_optimizer": True} if _stage(values) else {}
         return {"optimizer.type": "SGD", **common, f"{_ADAM}momentum": values["train.momentum"], **_decay(values),
-                **untested}  # fmt: skip
+                **permission}  # fmt: skip
     common |= {f"{_ADAM}betas": [values["train.beta1"], values["train.beta2"]], f"{_ADAM}eps": values["train.epsilon"],
                **_decay(values)}  # fmt: skip
     if _lamb(values):
@@ -350,8 +350,8 @@ def _check_numbers(document: Document) -> Iterator[InputError]:
 
 def _check_optimizer(document: Document) -> Iterator[InputError]:
     """It is refused as training starts."""
-    allowed = document.get("zero_allow_untested_optimizer") is True
-    if document.get("optimizer.type") == SGD and document.get(f"{_ZERO}stage", 0) and not allowed:
+    is_allowed = document.get("zero_allow_untested_optimizer") is True
+    if document.get("optimizer.type") == SGD and document.get(f"{_ZERO}stage", 0) and not is_allowed:
         remedy = "set zero_allow_untested_optimizer to true beside it, or the stage to 0"
         yield InputError("optimizer.type", SGD, remedy)
 

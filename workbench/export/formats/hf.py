@@ -126,20 +126,20 @@ def _momentum(document: Document) -> float:
 
 
 def _evaluating(values: Values) -> Document:
-    every = values["train.validate_every"]
-    return {"eval_strategy": "steps", "eval_steps": every} if every else {"eval_strategy": "no"}
+    interval = values["train.validate_every"]
+    return {"eval_strategy": "steps", "eval_steps": interval} if interval else {"eval_strategy": "no"}
 
 
 def _saving(values: Values) -> Document:
-    every = values["checkpoint.every_steps"]
-    return {"save_strategy": "steps", "save_steps": every} if every else {"save_strategy": "no"}
+    interval = values["checkpoint.every_steps"]
+    return {"save_strategy": "steps", "save_steps": interval} if interval else {"save_strategy": "no"}
 
 
 def _whole(key: str, switch: str, setting: str) -> Any:
     def read(document: Document, ranks: int) -> dict[str, Any]:
-        on = document.get(switch) == "steps"
-        every = document.get(key)
-        return {setting: int(every)} if on and every is not None and every >= 1 else {}
+        is_on = document.get(switch) == "steps"
+        interval = document.get(key)
+        return {setting: int(interval)} if is_on and interval is not None and interval >= 1 else {}
 
     return read
 
@@ -155,8 +155,8 @@ def _offloading(values: Values) -> Document:
 
 
 def _offload_of(document: Document, ranks: int) -> dict[str, Any]:
-    on = document.get(hf_fsdp.SWITCH) and document.get(hf_fsdp.OFFLOAD)
-    return {"memory.offload": "optimizer"} if on else {}
+    is_on = document.get(hf_fsdp.SWITCH) and document.get(hf_fsdp.OFFLOAD)
+    return {"memory.offload": "optimizer"} if is_on else {}
 
 
 ROWS = add_common_rows((

@@ -78,11 +78,11 @@ def _arrive(values: Values) -> bool:
 
 
 def _pipeline(values: Values) -> Document:
-    pp, dealt = values["parallel.pp"], _layers_per_stage(values)
+    pp, stage_layers = values["parallel.pp"], _layers_per_stage(values)
     if pp == 1:
         return {}
-    if len(set(dealt)) > 1:
-        stages = "|".join("t" * count for count in dealt)
+    if len(set(stage_layers)) > 1:
+        stages = "|".join("t" * count for count in stage_layers)
         return {_PP: pp, _LAYOUT: f"E{stages}L"}
     return {_PP: pp} | ({_VIRTUAL: _chunks(values)} if _chunks(values) > 1 else {})
 
@@ -94,8 +94,8 @@ def _read_pipeline(document: Document, ranks: int) -> dict[str, Any]:
     if pp > 1 and layout:
         counts = [stage.count("t") for stage in _expand_layout(str(layout)).split("|")]
         chunks = max(1, len(counts) // pp)
-        even = [len(layers) for layers in layers_of_stages(sum(counts), len(counts))]
-        values |= {} if counts == even else {"schedule.stage_layers": counts}
+        even_counts = [len(layers) for layers in layers_of_stages(sum(counts), len(counts))]
+        values |= {} if counts == even_counts else {"schedule.stage_layers": counts}
     elif pp > 1 and (layers_per_chunk := document.get("--num-layers-per-virtual-pipeline-stage")):
         chunks = max(1, int(document.get("--num-layers") or layers_per_chunk) // (pp * int(layers_per_chunk)))
     if pp > 1:
@@ -300,17 +300,17 @@ def _read_schedule(document: Document, ranks: int) -> dict[str, Any]:
     )
 
 
-def _flag(setting: str, key: str, why: str, acts: Any) -> Row:
-    """A setting that is on or off, where ``acts`` says that it can be."""
+def _flag(setting: str, key: str, why: str, has_effect: Any) -> Row:
+    """A setting that is on or off, where ``has_effect`` says that it can be."""
 
     def write(values: Values) -> Document:
-        return {key: True} if values.get(setting) and acts(values) else {}
+        return {key: True} if values.get(setting) and has_effect(values) else {}
 
     def read(document: Document, ranks: int) -> dict[str, Any]:
         return {setting: True} if document.get(key) else {}
 
     return Row(setting, Level.EQUIVALENT, (key,), why, write=write, read=read,
-               can=lambda values: not values[setting] or acts(values))  # fmt: skip
+               can=lambda values: not values[setting] or has_effect(values))  # fmt: skip
 
 
 #: Its tensor parallelism counts on kernels that are started in order; Megatron-FSDP refuses that.

@@ -153,9 +153,9 @@ def _batch(values: Values) -> Document:
 
 def _read_batch(document: Document, ranks: int) -> dict[str, Any]:
     local, dp = int(document[f"{_T}local_batch_size"]), _read_sharding(document, ranks)["parallel.dp"]
-    piped = _degree(document, "pipeline") > 1
+    has_pipeline = _degree(document, "pipeline") > 1
     whole = int(document.get(f"{_T}global_batch_size", -1))
-    return {"batch.micro_batch": int(document.get(f"{_PIPE}microbatch_size", 1)) if piped else local,
+    return {"batch.micro_batch": int(document.get(f"{_PIPE}microbatch_size", 1)) if has_pipeline else local,
             "batch.global_batch": whole if whole > 0 else local * dp}  # fmt: skip
 
 
@@ -291,8 +291,8 @@ def text(document: Document) -> str:
         if key.startswith("optimizer."):
             adamw[key.partition(".")[2]] = tuple(value) if isinstance(value, list) else value
         elif key == "activation_checkpoint":
-            called = next((call for call, (_, name) in CALLS.items() if name == value), None)
-            lines.append(f"config.{key} = {f'{called}()' if called else None}")
+            function_name = next((call for call, (_, name) in CALLS.items() if name == value), None)
+            lines.append(f"config.{key} = {f'{function_name}()' if function_name else None}")
         else:
             lines.append(f"config.{key} = {value!r}")
     if adamw:
@@ -349,11 +349,11 @@ def _path(node: ast.expr) -> str:
 
 def _read_assignment(key: str, value: ast.expr) -> Document:
     if isinstance(value, ast.Call):
-        called = _path(value.func) or getattr(value.func, "id", "")
+        function_name = _path(value.func) or getattr(value.func, "id", "")
         name = ast.unparse(value.func)
         if name in CALLS:
             return {CALLS[name][0]: CALLS[name][1]}
-        if called == _ADAMW:
+        if function_name == _ADAMW:
             return {
                 f"optimizer.{keyword.arg}": _plain(f"optimizer.{keyword.arg}", keyword.value)
                 for keyword in value.keywords
@@ -375,12 +375,12 @@ def _plain(key: str, node: ast.expr) -> Any:
 
 
 def _flags(source: str) -> Document:
-    words, document, at = source.split(), Document(), 0
-    while at < len(words):
-        key, equals, remainder = words[at].removeprefix("--").partition("=")
-        at += 1
-        if not equals and at < len(words) and not words[at].startswith("--"):
-            remainder, equals, at = words[at], "=", at + 1
+    words, document, place = source.split(), Document(), 0
+    while place < len(words):
+        key, equals, remainder = words[place].removeprefix("--").partition("=")
+        place += 1
+        if not equals and place < len(words) and not words[place].startswith("--"):
+            remainder, equals, place = words[place], "=", place + 1
         try:
             document[key] = ast.literal_eval(remainder) if equals else True
         except (ValueError, SyntaxError):

@@ -228,7 +228,7 @@ class Format:
         make one only beside others, and those of ``partly`` that an export of it would not say again. ``usual`` is what
         holds where a document says nothing.
         """
-        read, again = {key for row in self.rows for key in row.keys}, self.make_document(config)
+        read, rewritten = {key for row in self.rows for key in row.keys}, self.make_document(config)
 
         def arrives(key: str, value: Any) -> bool:
             if not value and not isinstance(value, str) and key in read:
@@ -236,8 +236,8 @@ class Format:
             if value in self.exceeding.get(key, ()):
                 return False
             if key in self.partly or key not in read:
-                return bool(key in self.partly and again.get(key) == value)
-            return value in (again.get(key), usual.get(key)) or self._matters(key, document, usual, ranks)
+                return bool(key in self.partly and rewritten.get(key) == value)
+            return value in (rewritten.get(key), usual.get(key)) or self._matters(key, document, usual, ranks)
 
         return {
             key: value
@@ -247,11 +247,11 @@ class Format:
 
     def _matters(self, key: str, document: Document, usual: Document, ranks: int) -> bool:
         """Whether a document without that key makes other settings, or another number of ranks."""
-        without = {other: value for other, value in document.items() if other != key}
-        if self.ranks(usual | without) != self.ranks(usual | document):
+        remainder = {other: value for other, value in document.items() if other != key}
+        if self.ranks(usual | remainder) != self.ranks(usual | document):
             return True
         try:
-            return self.settings(usual | without, ranks) != self.settings(usual | document, ranks)
+            return self.settings(usual | remainder, ranks) != self.settings(usual | document, ranks)
         except (InputError, LookupError):
             return True
 
