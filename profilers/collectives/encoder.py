@@ -136,10 +136,10 @@ def extend_to_noticed(calls: list[TimedCall], waits: Iterable[tuple[float, float
         ]
         if ended:
             at, index = max(ended)
-            call, more = calls[index], _until(at, end, blocking) - at
+            call, extension = calls[index], _until(at, end, blocking) - at
             assert call.seconds is not None
             assert call.exposed is not None
-            calls[index] = call._replace(seconds=call.seconds + more, exposed=call.exposed + more)
+            calls[index] = call._replace(seconds=call.seconds + extension, exposed=call.exposed + extension)
 
 
 def _until(at: float, wait_end: float, blocking: list[Span]) -> float:

@@ -73,8 +73,8 @@ def find(dumps: Mapping[int, Dump], axes: Mapping[str, str], world_size: int) ->
 
 
 def _waits_elsewhere(collective: StuckCollective, stuck: list[StuckCollective]) -> bool:
-    elsewhere = {rank for other in stuck if other is not collective for rank in other.waiting}
-    return collective.kind == "missing" and set(collective.missing) <= elsewhere
+    other_ranks = {rank for other in stuck if other is not collective for rank in other.waiting}
+    return collective.kind == "missing" and set(collective.missing) <= other_ranks
 
 
 class _Members:

@@ -71,8 +71,8 @@ def lane_events(
         yield {"ph": "M", "name": "thread_name", **thread, "args": {"name": name}}
         yield {"ph": "M", "name": "thread_sort_index", **thread, "args": {"sort_index": number - 100}}
         for span, (ts, dur) in zip(spans, _microseconds(spans, base_ns), strict=True):
-            about = {"ph": "X", "cat": span.kind, "name": span.name, "args": span.about}
-            yield about | thread | {"ts": ts, "dur": dur}
+            event = {"ph": "X", "cat": span.kind, "name": span.name, "args": span.about}
+            yield event | thread | {"ts": ts, "dur": dur}
 
 
 def kernel_events(named: dict[str, list[Span]], rank: int, backend: str, base_ns: int) -> Iterator[Event]:
@@ -113,8 +113,8 @@ def _spans(table: Table, steps: range, describe: Any) -> list[Span]:
 
 
 def _step(row: Any) -> Span:
-    about = {"measured": row.measured, "tokens": row.tokens, "loss": row.loss}
-    return Span("step", f"step {row.step}", row.start_unix, row.step_seconds, about)
+    arguments = {"measured": row.measured, "tokens": row.tokens, "loss": row.loss}
+    return Span("step", f"step {row.step}", row.start_unix, row.step_seconds, arguments)
 
 
 def _phase(row: Any) -> Span:
@@ -122,15 +122,15 @@ def _phase(row: Any) -> Span:
 
 
 def _action(row: Any) -> Span:
-    about = {"step": row.step, "stage": row.stage, "micro_batch": row.micro_batch}
+    arguments = {"step": row.step, "stage": row.stage, "micro_batch": row.micro_batch}
     name = f"{row.work} stage {row.stage} micro-batch {row.micro_batch}"
-    return Span("action", name, row.start_unix, row.seconds, about)
+    return Span("action", name, row.start_unix, row.seconds, arguments)
 
 
 def _call(row: Any) -> Span | None:
     if row.seconds is None:
         return None
-    about = {
+    arguments = {
         "step": row.step,
         "axis": row.axis,
         "bytes": row.bytes,
@@ -139,4 +139,4 @@ def _call(row: Any) -> Span | None:
         "exposed_us": None if row.exposed_seconds is None else row.exposed_seconds * 1e6,
         "algorithm": row.algorithm,
     }
-    return Span("communication", f"{row.operation} {row.axis}", row.start_unix, row.seconds, about)
+    return Span("communication", f"{row.operation} {row.axis}", row.start_unix, row.seconds, arguments)

@@ -40,9 +40,9 @@ def exposed_findings(inputs: RuleInputs, rows: Sequence[CommunicationRow]) -> It
 
 
 def exposed_finding(
-    inputs: RuleInputs, rows: Sequence[CommunicationRow], exposure: Exposure, more: str = ""
+    inputs: RuleInputs, rows: Sequence[CommunicationRow], exposure: Exposure, extra_evidence: str = ""
 ) -> Verdict:
-    """The finding about one exposure; ``more`` is added to the evidence."""
+    """The finding about one exposure; ``extra_evidence`` is added to its own."""
     share = exposure.seconds / inputs.step_seconds
     members = [
         operation
@@ -58,7 +58,7 @@ def exposed_finding(
         knob = knob.replace("model.capacity_factor or ", "")
     return Verdict(
         name=f"exposed_{exposure.operation if has_verdict else UNKNOWN}",
-        evidence=_evidence(exposure, share, calls, largest) + more,
+        evidence=_evidence(exposure, share, calls, largest) + extra_evidence,
         threshold=None,
         knob=knob,
         threshold_name="exposed",

@@ -184,8 +184,8 @@ def _knob(slowest: _SlowestRank, host: str | None) -> str:
         return "check what else runs on the hosts; a larger batch.micro_batch evens out random delays"
     if slowest.stage is not None:
         return "give that position fewer layers with schedule.stage_layers, or use more stages with schedule.chunks"
-    where = host or "its host"
-    return f"check the clocks of {where} and what else runs there, or leave it out with a smaller parallel.dp"
+    host_text = host or "its host"
+    return f"check the clocks of {host_text} and what else runs there, or leave it out with a smaller parallel.dp"
 
 
 def _slowest(inputs: RuleInputs) -> _SlowestRank:
