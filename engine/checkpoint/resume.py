@@ -158,13 +158,13 @@ def first_batch(config: RunConfig, point: ResumePoint) -> int | None:
 
 def _check_model(config: RunConfig, point: ResumePoint) -> None:
     asked_model, saved_model = identity(config.model), point.manifest.model
-    wrong = [
+    differences = [
         f"model.{key} is {saved_model.get(key)} there and {asked_model.get(key)} here"
         for key in dict.fromkeys([*asked_model, *saved_model])
         if asked_model.get(key) != saved_model.get(key)
     ]
-    if wrong:
-        remedy = f"holds another model: {', '.join(wrong)}; take its model section"
+    if differences:
+        remedy = f"holds another model: {', '.join(differences)}; take its model section"
         raise InputError(_FIELD, str(point.folder), remedy)
 
 
@@ -178,8 +178,8 @@ def _check_adapted(config: RunConfig, point: ResumePoint) -> None:
         return
     keys = (*_BESIDE, "data.sequence_length") if point.manifest.config["train.adapt"] == "losa" else _BESIDE
     saved, wanted = point.manifest.config, config.flat()
-    if wrong := [f"{key}={saved[key]}" for key in keys if saved[key] != wanted[key]]:
-        remedy = f"holds what was trained beside a frozen model; set {' '.join(wrong)}"
+    if differences := [f"{key}={saved[key]}" for key in keys if saved[key] != wanted[key]]:
+        remedy = f"holds what was trained beside a frozen model; set {' '.join(differences)}"
         raise InputError(
             _FIELD, str(point.folder), f"{remedy}, or resume from {point.manifest.backbone['folder']}"
         )
@@ -204,9 +204,11 @@ def _check_outer(config: RunConfig, point: ResumePoint) -> None:
     if not point.has_outer:
         return
     saved, wanted = point.manifest.config, config.flat()
-    wrong = {key: saved[key] for key in _SAME_WITHIN_A_ROUND if saved.get(key, wanted[key]) != wanted[key]}
-    if wrong:
-        settings = " ".join(f"{key}={value}" for key, value in wrong.items())
+    differences = {
+        key: saved[key] for key in _SAME_WITHIN_A_ROUND if saved.get(key, wanted[key]) != wanted[key]
+    }
+    if differences:
+        settings = " ".join(f"{key}={value}" for key, value in differences.items())
         raise InputError(
             _FIELD, str(point.folder), f"was saved within a round of an outer loop; set {settings}"
         )

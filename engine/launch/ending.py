@@ -126,8 +126,8 @@ def overdue_outcome(ranks: Sequence[RankProgress], timeout_seconds: float) -> Ru
     last = min(ranks, key=lambda rank: rank.step, default=None)
     if last is None:
         return RunOutcome(Ending.TIMED_OUT, reason)
-    where = f"in step {last.step}" if last.step >= 0 else "before its first step"
-    return RunOutcome(Ending.TIMED_OUT, f"{reason}, {where}", last.rank, last.phase)
+    place = f"in step {last.step}" if last.step >= 0 else "before its first step"
+    return RunOutcome(Ending.TIMED_OUT, f"{reason}, {place}", last.rank, last.phase)
 
 
 def _patience(rank: RankProgress, seconds: float) -> float:

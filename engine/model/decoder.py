@@ -134,13 +134,13 @@ class Attention(nn.Module):
     def slice(self, keep: float, seed: tuple[int, ...]) -> None:
         """Train a slice of this rank's heads, keys and values with the queries that read them; all of them with 1."""
         head_rows, groups = self.key.weight.shape[0], self.query.weight.shape[0] // self.key.weight.shape[0]
-        for matrix, dim, many in (
+        for matrix, dim, heads in (
             (self.key, 0, 1),
             (self.value, 0, 1),
             (self.query, 0, groups),
             (self.output, 1, groups),
         ):
-            matrix.take(ring_slice(head_rows // self.head_dim, keep, dim, many * self.head_dim, seed))
+            matrix.take(ring_slice(head_rows // self.head_dim, keep, dim, heads * self.head_dim, seed))
 
     def forward(self, x: Tensor, rotary: Tensor, visible: Tensor | None = None) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""

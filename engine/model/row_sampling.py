@@ -123,8 +123,8 @@ class SampledProducts:
         """Of the gradients of all rows, fp32 [rows]; many of one token count together."""
         if self._norms is None:
             self._norms = norms.mean().expand(SLOTS).clone()
-        many = torch.zeros_like(self._norms).index_add_(0, slots, torch.ones_like(norms))[slots]
-        moved = (norms - self._norms[slots]) * _RATE / (1 + _RATE * (many - 1))
+        counts = torch.zeros_like(self._norms).index_add_(0, slots, torch.ones_like(norms))[slots]
+        moved = (norms - self._norms[slots]) * _RATE / (1 + _RATE * (counts - 1))
         self._norms.index_add_(0, slots, moved)
 
 

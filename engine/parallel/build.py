@@ -237,7 +237,8 @@ def _replicas(
         stage: _shared_parameters(rank, model, model.trained_parameters()) for stage, model in models.items()
     }
     parts = {
-        stage: _averaged_parameters(rank, map(shared.select_immediate, of)) for stage, of in whole.items()
+        stage: _averaged_parameters(rank, map(shared.select_immediate, stage_parts))
+        for stage, stage_parts in whole.items()
     }
     parameters = {
         name: parameter for model in models.values() for name, parameter in model.trained_parameters().items()
@@ -247,8 +248,8 @@ def _replicas(
         rank,
         (
             part
-            for of in _shared_parameters(rank, models[last], parameters)
-            for part in shared.group_deferred(of)
+            for stage_parts in _shared_parameters(rank, models[last], parameters)
+            for part in shared.group_deferred(stage_parts)
         ),
     )
     return {

@@ -59,8 +59,8 @@ class Planner:
             return
         self.follow(plan)
         if self._rank.rank == 0 and plan != NO_PLAN:
-            about = {"method": plan.method, "default": plan.default, "layers": dict(plan.values)}
-            self._rank.writer.event(PLAN_EVENT, step=point.manifest.step, **about, taken_from=point.run)
+            facts = {"method": plan.method, "default": plan.default, "layers": dict(plan.values)}
+            self._rank.writer.event(PLAN_EVENT, step=point.manifest.step, **facts, taken_from=point.run)
 
     def watch(self, step: int) -> None:
         """Sum up the gradients of ``step``, if it is one of the last before a plan."""
@@ -101,8 +101,8 @@ class Planner:
         self.follow(plan)
         if self._rank.rank == 0:
             sizes = {"bytes_uniform": uniform, "bytes_before": before, "bytes_after": after}
-            about = {"method": settings.method, "default": settings.value} | choice | sizes
-            self._rank.writer.event(PLAN_EVENT, step=step, **about, seconds=time.monotonic() - began)
+            facts = {"method": settings.method, "default": settings.value} | choice | sizes
+            self._rank.writer.event(PLAN_EVENT, step=step, **facts, seconds=time.monotonic() - began)
 
     def _choice(self, rows: list[dict[str, Row]]) -> dict[str, Any]:
         config = self._config

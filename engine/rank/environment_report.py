@@ -94,13 +94,13 @@ class HostClocks:
     def _ask(self) -> Exchange:
         asked_unix = self._now()
         dist.send(self._tensor(0.0, 0.0), 0)
-        got, answered = self._receive(0)
-        return Exchange(asked_unix, got, answered, self._now())
+        received_unix, answered = self._receive(0)
+        return Exchange(asked_unix, received_unix, answered, self._now())
 
     def _answer(self, asker: int) -> None:
         self._receive(asker)
-        got = self._now()
-        dist.send(self._tensor(got, self._now()), asker)
+        received_unix = self._now()
+        dist.send(self._tensor(received_unix, self._now()), asker)
 
     def _receive(self, source: int) -> list[float]:
         into = self._tensor(0.0, 0.0)
@@ -283,16 +283,16 @@ def _allocator(name: str, value: Any) -> Proof:
 def allocator_proof(name: str, value: Any, settings_in_use: dict[str, Any]) -> Proof:
     """Of a setting of the GPU allocator, from the ``allocator_settings`` of its snapshot."""
     key = {"max_split_size_mb": "max_split_size"}.get(str(VARIABLES[name].part), str(VARIABLES[name].part))
-    how = f"allocator_settings.{key} of torch.cuda.memory's snapshot"
+    evidence = f"allocator_settings.{key} of torch.cuda.memory's snapshot"
     if key not in settings_in_use:
-        return Proof(None, UNTOLD, f"no {how}")
+        return Proof(None, UNTOLD, f"no {evidence}")
     wanted = value * 2**20 if key == "max_split_size" else value
     used = settings_in_use[key]
     if isinstance(used, dict):  # divisions are told for each size
         same = all(int(value) == wanted for value in used.values())
     else:
         same = math.isclose(float(used), float(wanted), rel_tol=1e-6)
-    return Proof(str(used), YES if same else NO, how)
+    return Proof(str(used), YES if same else NO, evidence)
 
 
 def _lines(log: Path) -> list[str]:

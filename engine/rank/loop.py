@@ -289,10 +289,10 @@ class Validation:
             return None
         loss = sum(losses) / len(losses)
         if math.isfinite(loss):
-            more = {name: sum(values) / len(values) for name, values in means.items() if values}
+            task_means = {name: sum(values) / len(values) for name, values in means.items() if values}
             ranks, seconds = rank.layout.world_size // rank.layout.pp, moments[-1] - moments[0]
-            about = {"step": step, "loss": loss, "batches": len(losses), "ranks": ranks}
-            rank.writer.event("validation", **about, seconds=seconds, **more)
+            facts = {"step": step, "loss": loss, "batches": len(losses), "ranks": ranks}
+            rank.writer.event("validation", **facts, seconds=seconds, **task_means)
         return loss
 
     def _evaluate_batch(self, batch: int, partial: bool = False) -> tuple[float | None, float | None]:
@@ -392,8 +392,8 @@ class RunLength:
     def tell(self, stopped: bool) -> None:
         """What the run took of its time, at its end or where somebody ``stopped`` it, before all planned steps."""
         if self._seconds is not None and self._rank.rank == 0:
-            about = {"seconds": self._seconds, "took": time.monotonic() - self._began, "stopped": stopped}
-            self._rank.writer.event("time_budget", **about, steps=self._rank.config.train.steps)
+            facts = {"seconds": self._seconds, "took": time.monotonic() - self._began, "stopped": stopped}
+            self._rank.writer.event("time_budget", **facts, steps=self._rank.config.train.steps)
             if not stopped:
                 with contextlib.suppress(OSError):
                     run_folder.change_config(self._rank.folder, self._rank.config)

@@ -86,8 +86,8 @@ class Reconfiguration:
         rank = self._rank
         self._write()
         for change in changes:
-            about = {"key": change.key, "old": change.old, "new": change.new}
-            rank.writer.event(live_changes.EVENT, step=step, **about, by=order.by, id=order.id)
+            facts = {"key": change.key, "old": change.old, "new": change.new}
+            rank.writer.event(live_changes.EVENT, step=step, **facts, by=order.by, id=order.id)
 
 
 class _Stretch(NamedTuple):
@@ -135,8 +135,8 @@ class GrowingBatch:
         self._turn(batch)
         self._log.start_anew(step)
         if rank.rank == 0 and step > self._stretches[0].step:
-            about = {"key": BATCH, "old": before, "new": batch}
-            rank.writer.event(live_changes.EVENT, step=step, **about, by="batch.ramp_from")
+            facts = {"key": BATCH, "old": before, "new": batch}
+            rank.writer.event(live_changes.EVENT, step=step, **facts, by="batch.ramp_from")
 
     def sequences_and_batch(self, step: int) -> tuple[int, int]:
         """Sequences of all steps before ``step``, and of the last of them."""

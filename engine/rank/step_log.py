@@ -123,9 +123,10 @@ class StepLog:
         if tokens is None:
             sequences = accumulation(config, dp) * config.batch.micro_batch
             tokens = sequences * config.data.sequence_length // self._rank.layout.cp
-        more = expert_samples(times.step, self._mixtures)
+        expert_records = expert_samples(times.step, self._mixtures)
         self._records.finish_step(
-            times, StepReport(tokens, loss, norm, more, task_samples(times.step, losses, config, dp))
+            times,
+            StepReport(tokens, loss, norm, expert_records, task_samples(times.step, losses, config, dp)),
         )
         if times.step == self._rank.config.train.steps - 1:
             self._interfaces.read_at_rest()
@@ -177,10 +178,10 @@ def expert_samples(step: int, mixtures: Mapping[int, Mixture]) -> Callable[[], l
     return samples
 
 
-def _expert_sample(step: int, layer: int, expert: int, values: Sequence[float], of: float) -> ExpertSample:
+def _expert_sample(step: int, layer: int, expert: int, values: Sequence[float], count: float) -> ExpertSample:
     """Of an expert's sums, in the order of ``ExpertLoad``; all experts of the layer had so many choices."""
     choices, dropped, probability, *bucketed = values
-    sample = ExpertSample(step, layer, expert, int(choices), int(dropped), probability / max(1.0, of))
+    sample = ExpertSample(step, layer, expert, int(choices), int(dropped), probability / max(1.0, count))
     if not bucketed:
         return sample
     buckets, apart = bucketed

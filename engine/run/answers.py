@@ -100,8 +100,8 @@ def how_far(folder: Path, key: str, command: str, steps: int) -> tuple[str, int 
     if order is None or order.id != key or not ranks:
         return "asked", None, 0
     first = announced + commands.WARM_UP[command]
-    done = max(0, min(rank.step for rank in ranks) - first)
-    return ("writing" if done >= steps else "recording"), first, min(done, steps)
+    steps_done = max(0, min(rank.step for rank in ranks) - first)
+    return ("writing" if steps_done >= steps else "recording"), first, min(steps_done, steps)
 
 
 def answers(records: RunRecords) -> list[RankReply]:
@@ -197,8 +197,8 @@ def result_of_order(folder: Path, replies: list[RankReply], ranks: int) -> tuple
     """Whether an order was carried out (None while some ranks have not answered), and a line that says so."""
     problems = [f"rank {answer.rank}: {answer.problem}" for answer in replies if answer.problem]
     if problems:
-        alike = {answer.problem for answer in replies}
-        return False, str(replies[0].problem) if len(alike) == 1 else "; ".join(problems)
+        problems_told = {answer.problem for answer in replies}
+        return False, str(replies[0].problem) if len(problems_told) == 1 else "; ".join(problems)
     if not replies and is_over(folder):
         return False, f"{folder.name} ended before its ranks acted on it"
     if len(replies) < ranks:
@@ -208,7 +208,7 @@ def result_of_order(folder: Path, replies: list[RankReply], ranks: int) -> tuple
     if not files:
         return True, "; ".join(notes)
     size = sum(path.stat().st_size for path in files if path.is_file())
-    where = sorted({str(path.parent) for path in files})
+    folders = sorted({str(path.parent) for path in files})
     return True, "; ".join(
-        [f"{several(len(files), 'files')}, {size / 2**20:,.1f} MiB, in {', '.join(where)}", *notes]
+        [f"{several(len(files), 'files')}, {size / 2**20:,.1f} MiB, in {', '.join(folders)}", *notes]
     )

@@ -275,9 +275,9 @@ class Ending(StrEnum):
     )
 
 
-def endings_about(about: FailureClass) -> frozenset[Ending]:
+def endings_about(subject: FailureClass) -> frozenset[Ending]:
     """All endings of a kind; as text they are their names in files."""
-    return frozenset(ending for ending in Ending if ending.facts.about is about)
+    return frozenset(ending for ending in Ending if ending.facts.about is subject)
 
 
 def ending_of(outcome: str | None) -> Ending | None:

@@ -84,8 +84,8 @@ class Shape:
         links = rate_words(rates[0]) if len(rates) == 1 else _join_words(map(rate_words, self.rates_kbit))
         between = f", {rate_words(self.between_kbit)} between islands" if apart else ""
         inside = f", second cards of {rate_words(self.inside_kbit)} inside of islands"
-        of = "links" if links == rate_words(0) else "links of"
-        return f"{several(self.hosts, 'hosts')}{islands}, {of} {links}{between}{inside if self.inside_kbit else ''}"
+        noun = "links" if links == rate_words(0) else "links of"
+        return f"{several(self.hosts, 'hosts')}{islands}, {noun} {links}{between}{inside if self.inside_kbit else ''}"
 
     def _by_host(self) -> list[int]:
         return [island for island, hosts in enumerate(self.islands) for _ in range(hosts)]

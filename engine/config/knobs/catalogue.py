@@ -325,19 +325,20 @@ def _loss_keys(*runs: Mapping[str, Any]) -> set[str]:
     return {key for values in runs for key in values if key in keys or key.startswith(_SECTIONS)}
 
 
-def loses_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def loses_alike(config: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether all that decides what is lost, and how, is the same: runs of one model on one text then learn alike."""
-    keys = _loss_keys(one, other)
-    return all(one.get(key) == other.get(key) for key in keys)
+    keys = _loss_keys(config, other)
+    return all(config.get(key) == other.get(key) for key in keys)
 
 
-def loses_as_much(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether ``one`` loses what ``other`` does or more: by the same methods, and where a knob ``loses_more`` towards
-    some values, turned at least as far.
+def loses_as_much(config: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether ``config`` loses what ``other`` does or more: by the same methods, and where a knob ``loses_more``
+    towards some values, turned at least as far.
     """
-    keys = _loss_keys(one, other)
+    keys = _loss_keys(config, other)
     return all(
-        one.get(key) == other.get(key) or _turned_further(key, one.get(key), other.get(key)) for key in keys
+        config.get(key) == other.get(key) or _turned_further(key, config.get(key), other.get(key))
+        for key in keys
     )
 
 

@@ -109,11 +109,11 @@ def _placement_rules(config: RunConfig) -> Iterator[LayoutError]:
         problem = f"device {twice} is given to more than one rank"
     else:
         problem = f"there is no device {max(placement)}"
-    shown = placement if len(placement) <= _SHOWN_DEVICES else f"{str(placement[:_SHOWN_DEVICES])[:-1]}, ...]"
+    value = placement if len(placement) <= _SHOWN_DEVICES else f"{str(placement[:_SHOWN_DEVICES])[:-1]}, ...]"
     choices = f"0 to {ranks - 1}" if ranks > 1 else "0"
     yield LayoutError(
         "parallel.placement",
-        shown,
+        value,
         f"{problem}; give each of {choices} once, one device a rank, or leave it out",
     )
 

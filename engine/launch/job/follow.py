@@ -133,8 +133,8 @@ class _JobMonitor:
         """Until the command has ended; its code, negative for a signal."""
         try:
             with contextlib.ExitStack() as stack:
-                for shown in self._shown:
-                    stack.enter_context(shown)
+                for display in self._shown:
+                    stack.enter_context(display)
                 while (code := self._process.poll()) is None:
                     self._look()
                     if signal_name := self._requested_signal():

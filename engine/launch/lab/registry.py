@@ -38,10 +38,10 @@ def list_labs() -> list[Lab]:
 
 def sweep() -> list[Lab]:
     """Remove the labs whose owners are gone, and tell which they were."""
-    gone = [lab for lab in list_labs() if lab.deserted]
-    for deserted in gone:
+    deserted_labs = [lab for lab in list_labs() if lab.deserted]
+    for deserted in deserted_labs:
         deserted.tear_down()
-    return gone
+    return deserted_labs
 
 
 def keep(shape: Shape) -> Lab:
@@ -52,17 +52,17 @@ def keep(shape: Shape) -> Lab:
     """
     with _registry_lock():
         sweep()
-        made = lab.make_lasting_lab(shape)
-        if not made.complete:
-            lock = _lock(made)
+        new_lab = lab.make_lasting_lab(shape)
+        if not new_lab.complete:
+            lock = _lock(new_lab)
             if lock is None:
                 raise LabError(
                     f"the lab of {shape} has a link that is down, and a run uses it; stop that run"
                 )
-            made.tear_down()
+            new_lab.tear_down()
             os.close(lock)
-            made.set_up()
-    return made
+            new_lab.set_up()
+    return new_lab
 
 
 def take_down() -> tuple[list[Lab], list[Lab]]:

@@ -79,16 +79,16 @@ def bucket_rows(rows: Tensor, counts: Tensor, into: int, turned: Tensor) -> tupl
     key, order = _keys(places, expert).sort(stable=True)
     splits = _splits(key, places[order])[:into]
     starts = torch.zeros_like(number).index_fill_(0, splits, 1)
-    of = torch.empty_like(number)
-    of[order] = starts.cumsum(0) - 1
-    first = number.new_full((into,), len(rows)).scatter_reduce_(0, of, number, "amin")
+    bucket_of_row = torch.empty_like(number)
+    bucket_of_row[order] = starts.cumsum(0) - 1
+    first = number.new_full((into,), len(rows)).scatter_reduce_(0, bucket_of_row, number, "amin")
     by_first = first.argsort()
     renumbered = torch.empty_like(by_first)
     renumbered[by_first] = torch.arange(into, device=rows.device)
-    of = renumbered[of]
-    sizes = torch.zeros_like(by_first).scatter_add_(0, of, torch.ones_like(of))
+    bucket_of_row = renumbered[bucket_of_row]
+    sizes = torch.zeros_like(by_first).scatter_add_(0, bucket_of_row, torch.ones_like(bucket_of_row))
     own_counts = torch.zeros_like(counts).scatter_add_(0, expert[first], torch.ones_like(first))
-    return Buckets(of, of.argsort(stable=True), sizes), own_counts
+    return Buckets(bucket_of_row, bucket_of_row.argsort(stable=True), sizes), own_counts
 
 
 def _keys(places: Tensor, expert: Tensor) -> Tensor:

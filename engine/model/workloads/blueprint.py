@@ -76,20 +76,20 @@ def _check_workload(config: RunConfig, result: object) -> Workload:
 def _factory(spec: str) -> Any:
     """The function that ``MODULE:NAME`` or ``FILE.py:NAME`` names."""
     place = f"{SHIPPED[spec].module}:workload" if spec in SHIPPED else spec
-    where, _, name = place.rpartition(":")
+    origin, _, name = place.rpartition(":")
     try:
-        module = _from_file(Path(where)) if where.endswith(".py") else _import_module(where)
+        module = _from_file(Path(origin)) if origin.endswith(".py") else _import_module(origin)
     except InputError:
         raise
     except Exception as error:
-        raise InputError(FIELD, spec, f"{where} cannot be imported: {exception_line(error)}") from error
+        raise InputError(FIELD, spec, f"{origin} cannot be imported: {exception_line(error)}") from error
     factory = getattr(module, name, None)
     if factory is None:
         factories = [
             key for key, value in vars(module).items()
             if callable(value) and getattr(value, "__module__", "") == module.__name__
         ]  # fmt: skip
-        remedy = f"{where} has no {name}; functions and classes of its own: {', '.join(factories) or 'none'}"
+        remedy = f"{origin} has no {name}; functions and classes of its own: {', '.join(factories) or 'none'}"
         raise InputError(FIELD, spec, remedy)
     if not callable(factory):
         raise InputError(FIELD, spec, f"{name} is {type(factory).__name__}, not a function")

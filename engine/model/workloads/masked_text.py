@@ -116,6 +116,6 @@ class MaskedWindows:
             places = drawn.permutation(windows.shape[1])[: self.asked]
             targets[row, places] = windows[row, places]
             kind, other = drawn.random(self.asked), drawn.integers(0, MASK, self.asked)
-            shown = np.where(kind < _MASKED + _REPLACED, other, windows[row, places])
-            inputs[row, places] = np.where(kind < _MASKED, MASK, shown)
+            tokens = np.where(kind < _MASKED + _REPLACED, other, windows[row, places])
+            inputs[row, places] = np.where(kind < _MASKED, MASK, tokens)
         return inputs, targets

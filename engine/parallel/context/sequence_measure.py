@@ -165,7 +165,7 @@ def _means(rank: RankContext, mine: list[float]) -> list[float]:
     with pause_recording():
         row = torch.tensor([mine], dtype=torch.float64, device=rank.device)
         rows = host_values.numbers(Channel(rank.groups.data, rank.device).all_gather(row))
-    return [sum(of) / len(of) for of in zip(*rows, strict=True)]
+    return [sum(column) / len(column) for column in zip(*rows, strict=True)]
 
 
 def _meet(rank: RankContext) -> None:

@@ -258,13 +258,13 @@ class DocumentSteps:
 
     def _tell(self, rows: list[list[float]]) -> None:
         plan = self.last_plan
-        about = {
+        facts = {
             "planner_seconds": plan.seconds,
             "proven": plan.proven,
             "waited_seconds": self._batch.waited_seconds,
             "factors": {str(degree): value for degree, value in plan.factors},
         }
-        self._rank.writer.event(SEQUENCE_GROUPS_EVENT, step=self._rank.timer.step, groups=rows, **about)
+        self._rank.writer.event(SEQUENCE_GROUPS_EVENT, step=self._rank.timer.step, groups=rows, **facts)
 
 
 def _cut_note(documents: Documents, cut: int, was_asked: bool) -> str:

@@ -135,9 +135,9 @@ class Co2Loop:
             )
         self._rounds.report_ready(wait=True)
 
-    def publish_weights(self, anew: bool) -> None:
+    def publish_weights(self, weights_alone: bool) -> None:
         """Everything begins at the weights; or what the next round begins with is spread again."""
-        if not anew:
+        if not weights_alone:
             self._rounds.background.begin(self._mean.spread(self._here))
             self._rounds.background.finish()
             return

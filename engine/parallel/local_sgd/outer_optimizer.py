@@ -48,10 +48,10 @@ class OuterOptimizer(LocalOptimizer):
             self.outer.step()
         return norm
 
-    def publish_weights(self, anew: bool = False) -> None:
-        """After new values were put into pieces and state; ``anew``: into pieces alone."""
+    def publish_weights(self, weights_alone: bool = False) -> None:
+        """After new values were put into pieces and state; ``weights_alone``: into pieces alone."""
         super().publish_weights()
-        self.outer.publish_weights(anew)
+        self.outer.publish_weights(weights_alone)
 
     @property
     def place(self) -> str:

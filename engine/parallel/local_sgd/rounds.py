@@ -213,8 +213,8 @@ class OuterLoop(Protocol):
     def finish(self) -> None:
         """After the last step: all replicas get one model, the one that is validated."""
 
-    def publish_weights(self, anew: bool) -> None:
-        """After new values were put into weights and state; ``anew``: into weights alone, the same for all replicas."""
+    def publish_weights(self, weights_alone: bool) -> None:
+        """After new values were put into weights and state; ``weights_alone``: the same for all replicas."""
 
     def vectors(self) -> Iterator[Vector]:
         """State by its place in the model."""

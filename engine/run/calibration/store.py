@@ -71,7 +71,7 @@ def find(home: Path, now: Fingerprint) -> CalibrationLookup:
     exact = load(path_of(home, now.id))
     if exact is not None:
         return CalibrationLookup(exact)
-    others = [found for path in (home / FOLDER).glob("*.json") if (found := load(path)) is not None]
+    others = [stored for path in (home / FOLDER).glob("*.json") if (stored := load(path)) is not None]
     if not others:
         return CalibrationLookup(None, NOT_CALIBRATED)
     newest = max(others, key=lambda calibration: calibration.measured_unix)

@@ -144,11 +144,11 @@ class Star:
         channel = self._channel
         assert channel is not None
         ranks = range(1, channel.size)
-        got = [mine, *(torch.empty_like(mine) for _ in ranks)]
+        messages = [mine, *(torch.empty_like(mine) for _ in ranks)]
         for rank in ranks:
-            AsyncCall(channel.receive(got[rank], rank)).wait()
+            AsyncCall(channel.receive(messages[rank], rank)).wait()
         mean = torch.stack(
-            [self._decode_message(message, x, turn, rank) for rank, message in enumerate(got)]
+            [self._decode_message(message, x, turn, rank) for rank, message in enumerate(messages)]
         ).mean(dim=0)
         answer, self._server_rest = self._compress(mean, self._server_rest, turn, -2)
         for sent in [channel.send(answer, rank) for rank in ranks]:
