@@ -302,9 +302,9 @@ class Study:
         if (self._status_writer.state, self._status_writer.phase) != (state, phase):
             self._status_writer.state, self._status_writer.phase = state, phase
             self._status_writer.show(self._journal.state)
-        index, until = self._journal.state, time.monotonic() + LOOK_SECONDS
+        index, deadline = self._journal.state, time.monotonic() + LOOK_SECONDS
         version = index.version
-        while index.version == version and time.monotonic() < until and not interruption.seen:
+        while index.version == version and time.monotonic() < deadline and not interruption.seen:
             self._status_writer.heartbeat(index)
             time.sleep(POLL_SECONDS)
             self.control.poll()
@@ -314,8 +314,8 @@ class Study:
         if self._status_writer.phase != AWAY:
             self._status_writer.phase = AWAY
             self._status_writer.show(self._journal.state, note=f"{problem}; it is asked again")
-        until = time.monotonic() + LOOK_SECONDS
-        while time.monotonic() < until and not interruption.seen:
+        deadline = time.monotonic() + LOOK_SECONDS
+        while time.monotonic() < deadline and not interruption.seen:
             time.sleep(POLL_SECONDS)
 
     def _propose_trial(self, step: Step) -> Trial | Otherwise:
@@ -338,8 +338,8 @@ class Study:
             "source": step.source,
             "why": step.why,
         }
-        more = {"skipped_illegal": skipped, "attempt": 0} | step.details
-        self._journal.append("proposal", **proposal, **more)
+        facts = {"skipped_illegal": skipped, "attempt": 0} | step.details
+        self._journal.append("proposal", **proposal, **facts)
         self._journal.append("lease", number=number, **open_study.lease())
         return self._trial(number)
 

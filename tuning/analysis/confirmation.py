@@ -398,8 +398,8 @@ def _fresh(state: StudyState, trial: Trial) -> list[Trial]:
     host are compared: of several, on the one where the last was begun.
     """
     last, host = _last_search_number(state), _host(_newest(state))
-    again = [again for again in leaderboard.confirmations(state, trial) if again.number > last]
-    return [window for window in again if _host(window) == host]
+    windows = [windows for windows in leaderboard.confirmations(state, trial) if windows.number > last]
+    return [window for window in windows if _host(window) == host]
 
 
 def _newest(state: StudyState) -> Trial | None:
@@ -440,8 +440,8 @@ def _ends(state: StudyState, trial: Trial, spread: float) -> tuple[float, float]
     """Of the logarithm of a trial's value, with how far runs stray and the leader did; None of a single sample."""
     cached = state.cache("interval")
     if trial.number not in cached:
-        several = len(trial.samples) > 1
-        cached[trial.number] = early_stop.interval(trial.samples, LEVEL) if several else None
+        has_several = len(trial.samples) > 1
+        cached[trial.number] = early_stop.interval(trial.samples, LEVEL) if has_several else None
     if cached[trial.number] is None:
         return None
     middle, half = cached[trial.number]

@@ -52,10 +52,10 @@ def counted_trials(state: StudyState) -> list[Trial]:
     """Trials that used up one of the study's trials: ended, not tried again, not a confirmation."""
     cached = state.cache("counted")
     if None not in cached:
-        again = retried_trials(state)
+        retried = retried_trials(state)
         ended = [trial for trial in state.trials if trial.outcome is not None and trial.confirms is None]
         cached[None] = [
-            trial for trial in ended if trial.number not in again and not wants_retry(state, trial)
+            trial for trial in ended if trial.number not in retried and not wants_retry(state, trial)
         ]
     counted: list[Trial] = cached[None]
     return counted
@@ -84,10 +84,10 @@ def _confirmations(state: StudyState) -> dict[int, list[Trial]]:
     """By the number of the trial that was measured again."""
     cached = state.cache("confirmations")
     if None not in cached:
-        again, measured_again = retried_trials(state), dict[int, list[Trial]]()
+        retried, measured_again = retried_trials(state), dict[int, list[Trial]]()
         for other in state.trials:
             ended = other.confirms is not None and other.outcome is not None and not other.checks_loss
-            if ended and other.number not in again and not wants_retry(state, other):
+            if ended and other.number not in retried and not wants_retry(state, other):
                 measured_again.setdefault(other.confirms or 0, []).append(other)
         cached[None] = measured_again
     confirmations: dict[int, list[Trial]] = cached[None]
@@ -96,7 +96,7 @@ def _confirmations(state: StudyState) -> dict[int, list[Trial]]:
 
 def repeats(state: StudyState, trial: Trial) -> list[Trial]:
     """The re-measurements of a trial that have a value."""
-    return [again for again in confirmations(state, trial) if again.value is not None]
+    return [repeat for repeat in confirmations(state, trial) if repeat.value is not None]
 
 
 def repeated_trials(state: StudyState) -> list[Trial]:
@@ -118,9 +118,9 @@ def visited_keys(state: StudyState, points: Points) -> set[str]:
 
 
 def _inherited_keys(state: StudyState, points: Points) -> set[str]:
-    again = {point_key(point) for earlier in state.inherited for point in earlier.first}
+    first_keys = {point_key(point) for earlier in state.inherited for point in earlier.first}
     same = [trial for earlier in state.inherited if earlier.same for trial in earlier.trials]
-    return {key for trial in same for key in keys(trial, points)} - again
+    return {key for trial in same for key in keys(trial, points)} - first_keys
 
 
 def keys(trial: Trial, points: Points) -> frozenset[str]:
@@ -320,7 +320,7 @@ def limits(state: StudyState, trial: Trial, file: StudyFile) -> list[ConstraintC
     """The study's constraints beside a trial and its re-measurements."""
     cached = state.cache("limits", file.constraints)
     if trial.number not in cached:
-        runs = [trial, *(again for again in confirmations(state, trial) if again.value is not None)]
+        runs = [trial, *(repeat for repeat in confirmations(state, trial) if repeat.value is not None)]
         cached[trial.number] = check_runs(file.constraints, [run.measures for run in runs])
     checks: list[ConstraintCheck] = cached[trial.number]
     return checks
@@ -348,8 +348,8 @@ def _may_win(state: StudyState, trial: Trial, baseline: Trial | None, file: Stud
 
 
 def _feasible(trial: Trial) -> bool:
-    about = (name for name, value in trial.constraints.items() if value > 0)
-    return all(name.startswith(LOSS_GUARD) or is_about(name) for name in about)
+    broken = (name for name, value in trial.constraints.items() if value > 0)
+    return all(name.startswith(LOSS_GUARD) or is_about(name) for name in broken)
 
 
 def pareto_front(trials: Sequence[Trial], aims: Sequence[Aim]) -> list[Trial]:

@@ -108,8 +108,8 @@ def check_same(recorded: dict[str, Any] | None, file: StudyFile, with_space: boo
         text = ", ".join(
             f"{key} ({_words(before.get(key))} before, now {_words(now.get(key))})" for key in different[:2]
         )
-        more = f" and {len(different) - 2} more" if len(different) > 2 else ""
-        remedy = f"a study with this name asks another question: {text}{more}; choose another name"
+        more_text = f" and {len(different) - 2} more" if len(different) > 2 else ""
+        remedy = f"a study with this name asks another question: {text}{more_text}; choose another name"
         raise InputError("name", file.name, remedy)
 
 

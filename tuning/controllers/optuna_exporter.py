@@ -30,8 +30,8 @@ class OptunaExporter:
         status_writer: StatusWriter,
         control: Control,
     ) -> None:
-        several = storage.file.aims if storage.file.objectives else ()
-        self._mirror = Mirror(folder, encoding, several, storage.place)
+        aims = storage.file.aims if storage.file.objectives else ()
+        self._mirror = Mirror(folder, encoding, aims, storage.place)
         self._journal, self._members = storage.journal, storage.members
         self._status_writer, self._control = status_writer, control
 

@@ -75,17 +75,17 @@ class StatusWriter:
         self.lag = ""
 
     def show(
-        self, study: StudyState, trial: Trial | None = None, note: str = "", elsewhere: str = ""
+        self, study: StudyState, trial: Trial | None = None, note: str = "", controller: str = ""
     ) -> None:
         """Write the status and tell the display."""
         self._write_status(study)
         if trial is not None and trial.outcome is not None:
             self._announced.add(trial.number)
         if self._on_update is not None:
-            done = len(leaderboard.counted_trials(study))
-            counts = self.state, self.phase, done, leaderboard.trials_wanted(study, self.file)
+            trial_count = len(leaderboard.counted_trials(study))
+            counts = self.state, self.phase, trial_count, leaderboard.trials_wanted(study, self.file)
             best = leaderboard.make_leaderboard(study, self.file).best
-            self._on_update(Update(*counts, trial, note, elsewhere, study.under_way, best))
+            self._on_update(Update(*counts, trial, note, controller, study.under_way, best))
 
     def show_others(self, study: StudyState) -> None:
         """Tell the display of trials that ended at other controllers."""
@@ -94,7 +94,7 @@ class StatusWriter:
         self._shown = study.version
         for trial in study.trials:
             if trial.outcome is not None and trial.number not in self._announced:
-                self.show(study, trial, elsewhere="" if self._is_ours(trial) else words(trial.lease or {}))
+                self.show(study, trial, controller="" if self._is_ours(trial) else words(trial.lease or {}))
                 self.refresh_result(study)
 
     def skip_ended_trials(self, study: StudyState) -> None:

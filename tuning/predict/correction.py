@@ -225,10 +225,10 @@ def _with_sharing_up_to(target: Target, groups: Groups) -> Target:
     return replace(target, sharing=replace(target.sharing, most=max(target.sharing.most, most)))
 
 
-def _fit_target(target: Target, of: TrialMeasurements) -> Target:
+def _fit_target(target: Target, measurements: TrialMeasurements) -> Target:
     experience = target.experience
     assert experience is not None
-    calibrated = calibrate.calibrate(of, target.calibrated.constants, MEASURED_LIMITS)
+    calibrated = calibrate.calibrate(measurements, target.calibrated.constants, MEASURED_LIMITS)
     error = Errors(math.expm1(calibrated.low), math.expm1(calibrated.high))
     note = (
         f"constants fitted to {experience.runs:,} of your finished runs ({experience.layouts:,} layouts); layouts "
@@ -278,11 +278,11 @@ def _flatten(groups: Groups) -> list[Run]:
 
 
 def _too_few(experience: Experience) -> str:
-    more = (
+    additional = (
         max(LEAST_CONFIGURATIONS - experience.configurations, 0),
         max(LEAST_LAYOUTS - experience.layouts, 0),
     )
-    kinds = zip(more, ("configurations", "layouts"), strict=True)
+    kinds = zip(additional, ("configurations", "layouts"), strict=True)
     missing = " and ".join(several(count, f"more {name}") for count, name in kinds if count)
     runs_seen = (
         f"{several(experience.configurations, 'configurations')} in {several(experience.layouts, 'layouts')}"
@@ -304,8 +304,8 @@ def _of_left_out(experience: Experience, contradictions: Sequence[Contradiction]
         yield f"{unnamed} more {pairs}; none of these runs counts"
     if reasons:
         text = "; ".join(f"{count:,}: {reason}" for reason, count in reasons.most_common(_TOLD))
-        more = f"; {several(len(reasons) - _TOLD, 'more reasons')}" if len(reasons) > _TOLD else ""
-        yield f"{sum(reasons.values()):,} other finished runs do not count ({text}{more})"
+        more_text = f"; {several(len(reasons) - _TOLD, 'more reasons')}" if len(reasons) > _TOLD else ""
+        yield f"{sum(reasons.values()):,} other finished runs do not count ({text}{more_text})"
 
 
 def _percent(fraction: float) -> str:

@@ -106,8 +106,8 @@ def _schedules(config: RunConfig) -> Iterator[dict[str, Any]]:
     if pp == 1:
         return
     most = min(_MOST_CHUNKS, resolve(config.model).layers // pp)
-    several = [chunks for chunks in {2 * now, now // 2} - {0, 1} if chunks <= most]
-    for chunks in ([1] if now > 1 else []) + several:
+    candidates = [chunks for chunks in {2 * now, now // 2} - {0, 1} if chunks <= most]
+    for chunks in ([1] if now > 1 else []) + candidates:
         for kind in compared(chunks):
             yield {"schedule.kind": kind, "schedule.chunks": chunks, "schedule.stage_layers": None}
     if config.schedule.kind in compared(now):

@@ -59,13 +59,13 @@ class OptunaStudy:
         startup_trials: int,
         trials: int = 60,
         name: str = "tpe",
-        several: Sequence[Aim] = (),
+        aims: Sequence[Aim] = (),
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._encoding, self._several = encoding, several
+        self._encoding, self._several = encoding, aims
         self._random = Random(seed)
         self._sampler = LegalSampler(encoding, seed, make(name, seed, startup_trials, trials))
-        self._study = optuna.create_study(sampler=self._sampler, directions=directions(several))
+        self._study = optuna.create_study(sampler=self._sampler, directions=directions(aims))
         self._asked: optuna.trial.Trial | None = None
         self._elsewhere: dict[int, int] = {}
 
@@ -232,23 +232,21 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
     return FloatDistribution(parameter.low, parameter.high, log=parameter.log)
 
 
-def directions(several: Sequence[Aim]) -> list[StudyDirection]:
+def directions(aims: Sequence[Aim]) -> list[StudyDirection]:
     """One value is kept so that larger is better; several are told in the units of their names."""
     down, up = StudyDirection.MINIMIZE, StudyDirection.MAXIMIZE
-    return [down if aim.objective.lower else up for aim in several] or [up]
+    return [down if aim.objective.lower else up for aim in aims] or [up]
 
 
-def _values(trial: Trial, several: Sequence[Aim]) -> list[float] | None:
+def _values(trial: Trial, aims: Sequence[Aim]) -> list[float] | None:
     optional_values = (
-        [trial.value]
-        if not several
-        else [(trial.measures.get(aim.name) or {}).get("value") for aim in several]
+        [trial.value] if not aims else [(trial.measures.get(aim.name) or {}).get("value") for aim in aims]
     )
     values = [value for value in optional_values if value is not None]
     return values if trial.value is not None and len(values) == len(optional_values) else None
 
 
-def to_frozen_trial(trial: Trial, encoding: Encoding, several: Sequence[Aim] = ()) -> FrozenTrial | None:
+def to_frozen_trial(trial: Trial, encoding: Encoding, aims: Sequence[Aim] = ()) -> FrozenTrial | None:
     """A journaled trial as Optuna keeps it; None for one that it has no business with.
 
     A failure about the configuration is a pruned trial with a broken constraint: TPE ranks it last, without a
@@ -258,7 +256,7 @@ def to_frozen_trial(trial: Trial, encoding: Encoding, several: Sequence[Aim] = (
     if trial.outcome is None or trial.confirms is not None or params is None:
         return None
     broken = any(violation > 0 for violation in trial.constraints.values())
-    state, values = TrialState.FAIL, _values(trial, several)
+    state, values = TrialState.FAIL, _values(trial, aims)
     if values is not None:
         state = TrialState.COMPLETE
     elif broken:

@@ -46,7 +46,7 @@ def propose(prior: Prior, observations: Observations) -> Proposal | None:
     promising = open_rows & (fails < HOPELESS)
     pool = np.flatnonzero(promising if promising.any() else open_rows)
     row = int(pool[np.argmax(worth[pool] if promising.any() else -fails[pool])])
-    why = _reason(corrected, observations, row, again=not promising.any())
+    why = _reason(corrected, observations, row, is_repeat=not promising.any())
     return Proposal(row, float(fails[row]), float(gains[row]), why)
 
 
@@ -106,9 +106,9 @@ def _too_full(prior: Prior, fails: Array, row: int) -> str:
     return f"{fills}probability to fail {fails[row]:.0%}"
 
 
-def _reason(corrected: Posterior, observations: Observations, row: int, again: bool) -> str:
+def _reason(corrected: Posterior, observations: Observations, row: int, is_repeat: bool) -> str:
     fails = f"probability to fail {corrected.fails[row]:.0%}"
-    if again:
+    if is_repeat:
         return f"a predicted failure gets a second look: nothing else is left; {fails}"
     speed = f"predicted {_seconds(corrected.median[row])}, {fails}"
     if not (~observations.failed).any():

@@ -46,9 +46,9 @@ def next_step(
     """Retries first, then the baseline, points by hand, a few first tries, the sampler, and the confirmation.
     ``predicted_failures`` are keys of points that are predicted to fail.
     """
-    again = next((trial for trial in state.trials if leaderboard.wants_retry(state, trial)), None)
-    if again:
-        return _retry(state, again, file)
+    failed_trial = next((trial for trial in state.trials if leaderboard.wants_retry(state, trial)), None)
+    if failed_trial:
+        return _retry(state, failed_trial, file)
     if (check := next(iter(unchecked_leaders(state)), None)) is not None:
         return check
     if (spared := _ended_for_nothing(state, file)) is not None:
@@ -285,13 +285,13 @@ def _ended_for_nothing(state: StudyState, file: StudyFile) -> Trial | None:
         return None
     space = file.search_space
     open_now = effective_config.build_mask(state, space)
-    best, again = confirmation.winner(state, file), leaderboard.retried_trials(state)
+    best, retried = confirmation.winner(state, file), leaderboard.retried_trials(state)
     spared = [
         trial
         for trial in leaderboard.measured_trials(state)
         if trial.outcome == Ending.PRUNED.value
         and trial.number < failed[-1]
-        and trial.number not in again
+        and trial.number not in retried
         and not leaderboard.is_ruled_out(state, trial, file)
         and open_now.allows(trial.config, space)
         and (best is None or (trial.value or 0.0) > (best.value or 0.0))

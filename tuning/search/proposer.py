@@ -40,8 +40,8 @@ class Proposer:
         self._given, self._journal, self._encoding, self._prior = file, journal, encoding, prior
         self._place, self._told = place, set[int]()
         self._sampler = self._choice()
-        several = file.aims if file.objectives else ()
-        self._index = OptunaStudy(encoding, *self._plan(), self._sampler, several)
+        aims = file.aims if file.objectives else ()
+        self._index = OptunaStudy(encoding, *self._plan(), self._sampler, aims)
         self._exhausted: Mask | None = None
         self._narrowed: tuple[Mask, Space] | None = None
 

@@ -66,7 +66,7 @@ class Prior:
         risk: Array | float,
         refused: tuple[str, ...] | None = None,
         slow_features: Array | None = None,
-        **more: Array | float,
+        **other_columns: Array | float,
     ) -> Prior:
         """From columns or single values; what is not given is absent.
 
@@ -75,14 +75,14 @@ class Prior:
         """
         count = len(log_seconds)
         absent = {"slower": 0.0, "slow_chance": 0.0, "faults": 0.0, "fills": np.nan}
-        arrays = {**absent, "spread": spread, "risk": risk, **more}
+        arrays = {**absent, "spread": spread, "risk": risk, **other_columns}
         columns = {
             name: np.broadcast_to(np.asarray(value, np.float64), count) for name, value in arrays.items()
         }
-        alike = features if slow_features is None else slow_features
+        slow = features if slow_features is None else slow_features
         prior = cls(
             features=np.asarray(features, np.float64).reshape(count, -1),
-            slow_features=np.asarray(alike, np.float64).reshape(count, -1),
+            slow_features=np.asarray(slow, np.float64).reshape(count, -1),
             log_seconds=np.asarray(log_seconds, np.float64),
             refused=("",) * count if refused is None else refused,
             **columns,

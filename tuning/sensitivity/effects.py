@@ -49,10 +49,10 @@ def dependence(state: StudyState, space: Space) -> list[KnobRow]:
 
 
 def _of_knob(knob: Knob, space: Space, measured: Sequence[Trial], broken: Sequence[Trial]) -> KnobRow:
-    measured_by_value, gone = (_by_value(knob, space, trials) for trials in (measured, broken))
+    measured_by_value, broken_by_value = (_by_value(knob, space, trials) for trials in (measured, broken))
     rows = [
-        _row(value, measured_by_value.get(value, []), gone.get(value, []))
-        for value in data.sort_values(knob, [*measured_by_value, *gone])
+        _row(value, measured_by_value.get(value, []), broken_by_value.get(value, []))
+        for value in data.sort_values(knob, [*measured_by_value, *broken_by_value])
     ]
     acting = sum(row.trials for row in rows)
     return KnobRow(knob.key, acting, _reason(rows, acting), rows)
@@ -77,10 +77,10 @@ def nearest(knob: Knob, values: Sequence[Any]) -> Sequence[Any]:
     return [value if value is None else min(grid, key=lambda point: abs(point - value)) for value in values]
 
 
-def _row(value: Any, measured_trials: Sequence[Trial], gone: Sequence[Trial]) -> ValueRow:
+def _row(value: Any, measured_trials: Sequence[Trial], broken_trials: Sequence[Trial]) -> ValueRow:
     measured = [trial.value for trial in measured_trials if trial.value is not None]
     mean = sum(measured) / len(measured) if measured else None
-    return ValueRow(value, len(measured), len(gone), mean, max(measured, default=None))
+    return ValueRow(value, len(measured), len(broken_trials), mean, max(measured, default=None))
 
 
 def _reason(rows: Sequence[ValueRow], acting: int) -> str:
@@ -203,11 +203,11 @@ def _with_loss(
     """In percent of the winner's value: of the runs that measured both again, if there are some, else of the search's,
     for these are of another time.
     """
-    mine, again = (
+    mine, repeated = (
         _valid_confirmations(state, winner),
         [run for trial in others for run in _valid_confirmations(state, trial)],
     )
-    mine, others = (mine, again) if mine and again else ([winner], others)
+    mine, others = (mine, repeated) if mine and repeated else ([winner], others)
     if not all(trial.samples for trial in [*mine, *others]):
         return replace(neighbour, loss_percent=100 * (1 - _mean(others) / _mean(mine)))
     base, arm = [trial.samples for trial in mine], [trial.samples for trial in others]

@@ -336,9 +336,11 @@ def _dependence(fitted: FittedModel, space: Space) -> list[PredictedKnob]:
     points = [space.canonical_point(space.point(fitted.points[index])) for index in sorted(chosen)]
     rows = []
     for group in fitted.columns.groups:
-        shown = data.sort_values(group.knob, group.knob.grid() if group.knob.is_range else group.seen)
+        values = data.sort_values(group.knob, group.knob.grid() if group.knob.is_range else group.seen)
         points_of_values = (
-            (value, _points_at(points, group.knob.key, value, space)) for value in shown if group.knows(value)
+            (value, _points_at(points, group.knob.key, value, space))
+            for value in values
+            if group.knows(value)
         )
         at = [_predict_value(value, moved, fitted) for value, moved in points_of_values if moved]
         rows.append(PredictedKnob(group.knob.key, at))

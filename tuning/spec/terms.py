@@ -201,8 +201,8 @@ def _several(document: dict[str, Any], objective: list[Any]) -> dict[str, Any]:
 
 def _seconds(objective: Any) -> Any:
     """Of ``{loss_at_seconds: 60}``, by itself or one of several."""
-    several = objective if isinstance(objective, list) else [objective]
-    budgets = (term[_BUDGET] for term in several if isinstance(term, dict) and set(term) == {_BUDGET})
+    objectives = objective if isinstance(objective, list) else [objective]
+    budgets = (term[_BUDGET] for term in objectives if isinstance(term, dict) and set(term) == {_BUDGET})
     return next(budgets, None)
 
 
@@ -257,9 +257,9 @@ def check_objectives(objective: str, objectives: Sequence[str] | None, prefer: s
     if twice:
         raise InputError("objective", twice, "is named twice; once is enough")
     if prefer is not None:
-        several = f"is none of the objectives; choose from {', '.join(objectives or ())}"
+        choices = f"is none of the objectives; choose from {', '.join(objectives or ())}"
         raise InputError(
-            "prefer", prefer, several if objectives else "needs several objectives; leave it out"
+            "prefer", prefer, choices if objectives else "needs several objectives; leave it out"
         )
     if objectives and objective not in objectives:
         raise InputError("objective", objective, f"is none of objectives: {', '.join(objectives)}")

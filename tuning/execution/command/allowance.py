@@ -57,9 +57,9 @@ class Allowance:
         else:
             length = first + (self.least - 1) * (seconds - first) / steps
             took = f"takes about {length:.0f} s for {several(self.least, 'steps')}, {first:.0f} of them to the first"
-        more = "more than" if first is None else "at least"
+        bound = "more than" if first is None else "at least"
         remedy = (
-            f"no trial fits in beside the command as it is, which {took}; give {more} {_to_tens(3 * length)}, "
+            f"no trial fits in beside the command as it is, which {took}; give {bound} {_to_tens(3 * length)}, "
             f"with a confirmation {_to_tens(LENGTHS * length)}"
         )
         return InputError(FIELD, self.whole, remedy)

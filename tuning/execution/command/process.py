@@ -164,10 +164,10 @@ class Processes:
                 with contextlib.suppress(OSError):  # a full disk loses the log, not the trial
                     log_file.write(block.replace(OVER, b""))
                 *whole, unfinished = (unfinished + block).replace(b"\r", b"\n").split(b"\n")
-                shown = (
+                text = (
                     [*whole, unfinished] if b"\r" in block else whole
                 )  # a bar's line ends with the next one
-                self._note(now, shown)
+                self._note(now, text)
         if unfinished.strip() and not self.over:
             self._blocks.append([(time.monotonic(), unfinished.decode(errors="replace"))])
         os.close(output)

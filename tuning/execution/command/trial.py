@@ -105,8 +105,8 @@ class CommandTrials:
         facts = outcome.ending.facts
         if trial.steps or facts.orderly or facts.missing is MissingResource.MEMORY:
             return
-        where = f"what it printed is in {folder.name}/{run_folder.LOGS}/{LOG}"
-        raise InputError(FIELD, self._command.today.text, f"{outcome.reason}; {_remedy(outcome)}; {where}")
+        log_text = f"what it printed is in {folder.name}/{run_folder.LOGS}/{LOG}"
+        raise InputError(FIELD, self._command.today.text, f"{outcome.reason}; {_remedy(outcome)}; {log_text}")
 
 
 def _remedy(outcome: RunOutcome) -> str:
@@ -238,10 +238,10 @@ class Trial:
         patience = train.step_timeout_seconds * (1.0 if self.steps else STARTING)
         last = tuple(self._tail)[-verdict.KEPT_LINES :]
         if now - heard > patience:
-            where = f"after {several(self.steps, 'steps')}" if self.steps else "and never one"
+            place = f"after {several(self.steps, 'steps')}" if self.steps else "and never one"
             stopped = ranks.stopped
             stopped_rank = f"; rank {stopped} is stopped" if stopped is not None else ""
-            words = f"the trainer told of no step for {patience:g} s, {where}{stopped_rank}"
+            words = f"the trainer told of no step for {patience:g} s, {place}{stopped_rank}"
             return verdict.outcome_of_silence(words, list(self._tail), stopped)
         if self._alone:
             first = None if self._first is None else self._first - began

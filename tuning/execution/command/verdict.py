@@ -35,9 +35,9 @@ def outcome_of_command(
     lines: Sequence[str],
     steps: int,
     killed_for_memory: Callable[[int | None], bool],
-    where: str = "",
+    place: str = "",
 ) -> RunOutcome:
-    """Of a trainer that ended by itself after so many recorded steps, fewer than were asked for; ``where`` says it in
+    """Of a trainer that ended by itself after so many recorded steps, fewer than were asked for; ``place`` says it in
     other words. The kernel is asked whether it killed a process for want of memory, by its number if that is known.
 
     A cause that it printed comes first; then that it refuses what it was given; then the signal that ended it.
@@ -50,24 +50,24 @@ def outcome_of_command(
         return cause
     if code == -signal.SIGKILL and killed_for_memory(pid):
         return RunOutcome(Ending.OOM, _KERNEL, rank, None, last)
-    where = where or (f", after {several(steps, 'steps')}" if steps else ", before its first step")
+    place = place or (f", after {several(steps, 'steps')}" if steps else ", before its first step")
     refused = refusal(lines)
     if refused and not steps:
         return RunOutcome(Ending.ILLEGAL, _shorten(f"the trainer refuses: {refused}"), rank, None, last)
     if code is None:
-        words = f"the process that watched over the trainer was killed{where}"
+        words = f"the process that watched over the trainer was killed{place}"
         return RunOutcome(Ending.CRASHED, words, None, None, last, True)
     if code < 0:
         process, outside = "the trainer" if rank is None else f"rank {rank}", -code in SENT_FROM_OUTSIDE
         return RunOutcome(
-            Ending.CRASHED, f"{process} {describe_exit(code)}{where}", rank, None, last, outside
+            Ending.CRASHED, f"{process} {describe_exit(code)}{place}", rank, None, last, outside
         )
     error = (
         refused
         or last_error(lines)
         or ("" if steps else next((line.strip() for line in reversed(lines)), ""))
     )
-    words = f"the trainer {describe_exit(code)}{where}" + (f": {error}" if error else "")
+    words = f"the trainer {describe_exit(code)}{place}" + (f": {error}" if error else "")
     return RunOutcome(
         ending_named_in(error, printed=True) or Ending.CRASHED, _shorten(words), rank, None, last
     )

@@ -69,10 +69,10 @@ def memory_shortage(measured: RunConfig, summary: RunSummary, wanted: RunConfig)
         or (free := free_bytes(summary, wanted.memory.limit_gib)) is None
     ):
         return ""
-    more = largest(wanted).total_bytes - largest(measured).total_bytes
-    if more <= max(free, 0.0):
+    additional = largest(wanted).total_bytes - largest(measured).total_bytes
+    if additional <= max(free, 0.0):
         return ""
     return (
-        f"predicted not to fit: a rank would hold {more / _MIB:,.0f} MiB more than in the window before, and "
+        f"predicted not to fit: a rank would hold {additional / _MIB:,.0f} MiB more than in the window before, and "
         f"{max(free, 0.0) / _MIB:,.0f} MiB are free"
     )

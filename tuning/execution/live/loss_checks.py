@@ -116,9 +116,9 @@ class LeaderLossChecks:
             if row.source == CHECK and row.steps_before is not None and row.steps_before > self._since
         ]
         # Those that were asked for and told nothing cost their steps, too.
-        done = (*checks, *self._asked[len(checks) :])
+        all_checks = (*checks, *self._asked[len(checks) :])
         last = max(lengths, default=self._since)
-        return LossChecks(self._live.loss_checks, ratio, self._since, int(most), done, last)
+        return LossChecks(self._live.loss_checks, ratio, self._since, int(most), all_checks, last)
 
     def ask(self, step: int, steps: int) -> None:
         """A check was asked for before this step; it counts however it ends."""

@@ -137,12 +137,12 @@ class OngoingRun:
         """
         key, value = next(iter(values.items()), (command, None))
         patience = min(WAIT_SECONDS, self.config.train.step_timeout_seconds / 4)
-        more = {"steps": steps, "wait": patience} if steps else {}
-        sent = inbox.send(self.folder, command, values | more, by)
-        replies, (done, text) = self._answers(sent)
+        options = {"steps": steps, "wait": patience} if steps else {}
+        sent = inbox.send(self.folder, command, values | options, by)
+        replies, (is_accepted, text) = self._answers(sent)
         if len(replies) < self.status.answering:
             raise UnansweredError(f"the order to turn it was not answered by all ranks: {text}")
-        if not done:
+        if not is_accepted:
             raise InputError(key, value, text.removeprefix(f"{key}={value!r}: "))  # ranks say the field, too
         return ChangeResult(max(answer.step for answer in replies), not text.startswith("nothing to change"))
 

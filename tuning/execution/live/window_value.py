@@ -60,13 +60,13 @@ class WindowValues:
         self._arms: dict[str, Arm] = {}
         self._prices: list[float] = []
 
-    def note(self, name: str, seconds: Sequence[float], level: float = 1.0, again: bool = False) -> None:
-        """A window measured these steps, perhaps ``again``."""
+    def note(self, name: str, seconds: Sequence[float], level: float = 1.0, is_repeat: bool = False) -> None:
+        """A window measured these steps, perhaps not for the first time."""
         if seconds:
             arm = self._arms.setdefault(name, Arm())
             arm.steps += [step_seconds / level for step_seconds in seconds]
             arm.windows += 1
-            arm.rounds += again
+            arm.rounds += is_repeat
 
     def forget(self, name: str) -> None:
         """What was measured of this one says nothing of what can be reached."""

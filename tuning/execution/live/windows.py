@@ -137,8 +137,8 @@ class LiveWindows:
             baseline, seconds = reference
             outcome, summary = self._compare_with_leader(folder, seconds, [], outcome, summary, baseline)
         elif outcome.good and leader_before and summary.step_samples:
-            again = needs_after(leader_before, summary.step_samples)
-            leader_after = self._leader_steps(run, config, labels, should_stop) if again else []
+            is_leader_due = needs_after(leader_before, summary.step_samples)
+            leader_after = self._leader_steps(run, config, labels, should_stop) if is_leader_due else []
             outcome, summary = self._compare_with_leader(
                 folder, leader_before, leader_after, outcome, summary
             )
@@ -440,8 +440,8 @@ class LiveWindows:
             self._last_given = config
             start = turned or WindowStart(max(self._next_step, run.step + 1))
             purpose = labels.get("purpose")
-            around = self._transitions.baseline_steps(config) or (None, before)
-            raced = around if self._races and purpose not in (CONFIRM, CHECK, BASELINE) else None
+            baseline = self._transitions.baseline_steps(config) or (None, before)
+            raced = baseline if self._races and purpose not in (CONFIRM, CHECK, BASELINE) else None
             return start, self._wait_for_end(
                 run, config, start, should_stop, raced, may_cost=purpose == CHECK
             )
@@ -456,12 +456,12 @@ class LiveWindows:
         config: RunConfig,
         start: WindowStart,
         should_stop: ShouldStop,
-        around: tuple[RunConfig | None, Sequence[float]] | None,
+        baseline: tuple[RunConfig | None, Sequence[float]] | None,
         may_cost: bool,
     ) -> RunOutcome:
-        """How the window ended; one that searches, ``around`` steps of the leader, or of a configuration that is given
-        with them, need not go on where it cannot lead. One that ``may_cost`` what its steps do ends only with them: a
-        part of them tells no loss.
+        """How the window ended; one that searches need not go on where it cannot lead: ``baseline`` are steps of the
+        leader, or of a configuration that is given with them. One that ``may_cost`` what its steps do ends only with
+        them: a part of them tells no loss.
         """
         while True:
             ended = run.outcome()
@@ -481,10 +481,10 @@ class LiveWindows:
             )
             if (
                 not answer
-                and around is not None
+                and baseline is not None
                 and (
                     why := self._leader.why_behind(
-                        config, run.step_seconds(start.first), around[1], around[0]
+                        config, run.step_seconds(start.first), baseline[1], baseline[0]
                     )
                 )
             ):

@@ -74,22 +74,22 @@ def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
     """Seconds of one optimizer step of each configuration."""
     device, links = machine
     ahead = compute.forward(cases, device, constants)
-    back, again = compute.backward(ahead), compute.recomputed_flops(cases, ahead)
+    back, recomputation = compute.backward(ahead), compute.recomputed_flops(cases, ahead)
     pair = _tensor_parallel(cases, links, constants)
-    waits = [_exposed_seconds(cases, pair, block, constants) for block in (ahead, back, again)]
+    waits = [_exposed_seconds(cases, pair, block, constants) for block in (ahead, back, recomputation)]
     waits[2] = np.where(cases.recompute == FULL, waits[2], 0.0)
     tensor = waits[0] + waits[1] + waits[2]
     stall = _host_stall(cases, constants)
     lifted = _launch_overhead(back, waits[1], stall) + _launch_overhead(
-        again, waits[2], np.where(again.floor > 0, stall, 0.0)
+        recomputation, waits[2], np.where(recomputation.floor > 0, stall, 0.0)
     )
     launches = _launch_overhead(ahead, waits[0], stall) + lifted
     context = _context_parallel(cases, ahead, links, constants)
-    block = ahead.device + back.device + again.device + launches + tensor + context
+    block = ahead.device + back.device + recomputation.device + launches + tensor + context
     whole_head = 3 * head_seconds(cases, device, constants)
     layers, head = _slowest(cases, block, whole_head)
     turns = cases.micro_batches * (1 + constants.spread * np.log2(np.maximum(cases.world, 1)))
-    backwards = layers * (back.device + again.device + lifted + waits[1] + waits[2])
+    backwards = layers * (back.device + recomputation.device + lifted + waits[1] + waits[2])
     through = cases.layers * block + whole_head
     averaged = _averaging_seconds(cases, backwards, layers * block + head, links, constants)
     return Breakdown(
@@ -97,7 +97,7 @@ def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
         attention=turns * layers * (ahead.attention + back.attention),
         elements=turns * layers * (ahead.elements + back.elements),
         launches=turns * layers * launches,
-        recomputation=turns * layers * again.device,
+        recomputation=turns * layers * recomputation.device,
         head=turns * head,
         tensor_parallel=turns * layers * tensor + _replicated_seconds(cases, links, constants),
         context_parallel=turns * layers * context,
@@ -112,8 +112,8 @@ def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
 def block_seconds(cases: Cases, device: Device, constants: Constants) -> tuple[Array, Array]:
     """Of one micro-batch in one block, without messages: forward, and backward with what it computes again."""
     ahead = compute.forward(cases, device, constants)
-    back, again = compute.backward(ahead), compute.recomputed_flops(cases, ahead)
-    forward, *both = (block.device + _launch_overhead(block) for block in (ahead, back, again))
+    back, recomputation = compute.backward(ahead), compute.recomputed_flops(cases, ahead)
+    forward, *both = (block.device + _launch_overhead(block) for block in (ahead, back, recomputation))
     return forward, both[0] + both[1]
 
 

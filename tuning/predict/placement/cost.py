@@ -189,12 +189,12 @@ class Costs:
 
     def _busiest(self, orders: Ints) -> Floats:
         """Seconds for which the busiest link carries messages. Those all around go beside as many to the next place."""
-        around, next_places = self.volumes.wrap.calls, list(itertools.pairwise(self._stages))
-        carried = (self.volumes.pp.calls - around) * self._carried(orders, next_places)
-        if around:
-            together = around * self._carried(orders, [*next_places, (self._stages[-1], self._stages[0])])
-            together[:, : len(next_places)] += carried
-            carried = together
+        wrap_calls, next_places = self.volumes.wrap.calls, list(itertools.pairwise(self._stages))
+        carried = (self.volumes.pp.calls - wrap_calls) * self._carried(orders, next_places)
+        if wrap_calls:
+            wrapped = wrap_calls * self._carried(orders, [*next_places, (self._stages[-1], self._stages[0])])
+            wrapped[:, : len(next_places)] += carried
+            carried = wrapped
         seconds: Floats = carried.max(axis=(1, 2, 3))
         return seconds
 

@@ -86,8 +86,8 @@ class Links:
             inside[list(shared_link.devices)] = True
             leaving, entering = inside[sources] & on_shared, inside[targets] & on_shared
             for way in (leaving & ~entering, entering & ~leaving):
-                together = way.sum(axis=-1, keepdims=True) * bytes_ / shared_link.bytes_per_second
-                seconds = np.where(way, np.maximum(seconds, alpha + together), seconds)
+                shared_seconds = way.sum(axis=-1, keepdims=True) * bytes_ / shared_link.bytes_per_second
+                seconds = np.where(way, np.maximum(seconds, alpha + shared_seconds), seconds)
         return seconds
 
 

@@ -87,8 +87,8 @@ class PlanResult:
             "looked_at": self.looked_at,
             "safe": self.safe,
             "best": [
-                row(forecast) | {"placement": where and where.as_dict()}
-                for forecast, where in zip(self.best, self.placed, strict=True)
+                row(forecast) | {"placement": placement and placement.as_dict()}
+                for forecast, placement in zip(self.best, self.placed, strict=True)
             ],
             "pareto": [row(forecast) for forecast in self.pareto],
             "tight": row(self.tight) if self.tight else None,
@@ -198,11 +198,15 @@ def _best_schedules(space: Space, points: Points, chosen: list[Forecast], target
         min(
             [
                 own_forecast,
-                *(candidate for candidate in itertools.islice(answers, len(more)) if candidate.fits),
+                *(
+                    candidate
+                    for candidate in itertools.islice(answers, len(other_schedules))
+                    if candidate.fits
+                ),
             ],
             key=_median,
         )
-        for own_forecast, more in zip(chosen, others, strict=True)
+        for own_forecast, other_schedules in zip(chosen, others, strict=True)
     ]
     return sorted(best, key=_median) if any(others) else best
 

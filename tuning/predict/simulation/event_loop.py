@@ -268,8 +268,8 @@ class EventLoop:
         unfinished = [place for place, at in enumerate(self._at) if at < len(self._ops[place])]
         if unfinished:
             waits = "; ".join(self._describe_wait(place) for place in unfinished[:4])
-            more = f"; and {len(unfinished) - 4:,} more places" if len(unfinished) > 4 else ""
-            raise DeadlockError(f"deadlock in the {self._step.plan.kind} plan: {waits}{more}")
+            more_text = f"; and {len(unfinished) - 4:,} more places" if len(unfinished) > 4 else ""
+            raise DeadlockError(f"deadlock in the {self._step.plan.kind} plan: {waits}{more_text}")
 
     def _describe_wait(self, place: int) -> str:
         rank, replica = divmod(place, self._step.replicas)

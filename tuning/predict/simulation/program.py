@@ -104,21 +104,21 @@ class _Part:
         joined = {item.tag for item in items if isinstance(item, Join)}
         shares = sum(not isinstance(item, Collective) or item.tag not in joined for item in items)
         share = self._step.seconds[action.stage].seconds(action.work) / max(shares, 1)
-        done, inner = 0.0 if shares else share, list[Inner]()
+        work_seconds, inner = 0.0 if shares else share, list[Inner]()
         for item in items:
             if isinstance(item, Collective) and item.tag in joined:
                 yield from self._convert_items((item,))
                 continue
-            done += share * isinstance(item, Collective)
+            work_seconds += share * isinstance(item, Collective)
             if isinstance(item, Collective) and item.among.is_own:
-                inner.append(Inner(item, done, self._own_seconds(item)))
-                done += inner[-1].seconds
+                inner.append(Inner(item, work_seconds, self._own_seconds(item)))
+                work_seconds += inner[-1].seconds
                 continue
-            if done:
-                yield Op(Code.WORK, done, place, phase=phase, inner=tuple(inner))
+            if work_seconds:
+                yield Op(Code.WORK, work_seconds, place, phase=phase, inner=tuple(inner))
             yield from self._convert_items((item,))
-            done, inner = share * isinstance(item, Join), []
-        yield Op(Code.WORK, done, place, phase=phase, inner=tuple(inner))
+            work_seconds, inner = share * isinstance(item, Join), []
+        yield Op(Code.WORK, work_seconds, place, phase=phase, inner=tuple(inner))
 
     def _convert_items(self, items: Items) -> Iterator[Op]:
         for item in items:
@@ -186,9 +186,9 @@ class _Links:
 def _check_own(plan: Plan) -> None:
     """Each rank finds what it has made itself."""
     for rank, actions in enumerate(plan.actions):
-        done = set[Action]()
+        results = set[Action]()
         for action in actions:
             needed = plan.find_input(action)
-            if needed is not None and plan.rank_of[needed.stage] == rank and needed not in done:
+            if needed is not None and plan.rank_of[needed.stage] == rank and needed not in results:
                 raise ValueError(f"the {plan.kind} plan: rank {rank} runs {action} before its own {needed}")
-            done.add(result_of(action))
+            results.add(result_of(action))

@@ -46,9 +46,9 @@ class SharedPorts(Ports):
         self._on_the_way = [(link, False) for link in links.shared] + [(link, True) for link in second]
         self._first_shared = len(self.free)
         self._first_second = self._first_shared + 2 * len(self._on_the_way)
-        more = 2 * len(self._on_the_way) + (0 if links.inside is None else 2 * places)
-        self.free += [0.0] * more
-        self.bookings += [self.bookings[0]] * more
+        link_ports = 2 * len(self._on_the_way) + (0 if links.inside is None else 2 * places)
+        self.free += [0.0] * link_ports
+        self.bookings += [self.bookings[0]] * link_ports
 
     def same_node(self, source: int, target: int) -> bool:
         """Whether two devices are in one node."""

@@ -217,7 +217,7 @@ class _Converter:
         if item.bytes is not None and item.axis in ("ep", "ep_island"):
             self._rows = float(item.bytes)
         size = self._rows if item.bytes is None else float(item.bytes)
-        where = axis_groups(item.axis, self._layout)
+        groups = axis_groups(item.axis, self._layout)
         return Collective(
-            item.axis, item.operation, item.group_size, size, where, self._price(item), item.tag, item.dtype
+            item.axis, item.operation, item.group_size, size, groups, self._price(item), item.tag, item.dtype
         )

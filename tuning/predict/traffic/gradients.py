@@ -41,8 +41,8 @@ def make_buckets(parameters: Sequence[Parameter], bucket_mb: float, padding: int
     """Buckets of at most so many MiB of fp32 gradients, or of one parameter, in the order that a backward fills."""
     buckets = list[list[Parameter]]()
     for parameter in reversed(parameters):
-        together = sum(other.elements for other in buckets[-1]) + parameter.elements if buckets else 0
-        if not buckets or BYTES[FLOAT32] * together > bucket_mb * MIB:
+        elements = sum(other.elements for other in buckets[-1]) + parameter.elements if buckets else 0
+        if not buckets or BYTES[FLOAT32] * elements > bucket_mb * MIB:
             buckets.append([])
         buckets[-1].append(parameter)
     return [Bucket(tuple(members), _padded_elements(members, padding)) for members in buckets]

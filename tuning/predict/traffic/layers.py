@@ -220,8 +220,8 @@ class Layers:
             return Piece(forward_items(pieces), backward_items(pieces))
         gathered = 0 if self._ends_inside else len(self.wire.tp(ALL_GATHER.name))
         sent = backward_items(pieces)
-        again = forward_items(pieces if self._ends_inside else pieces[:-1])
-        return Piece(forward_items(pieces), (*sent[:gathered], *again, *sent[gathered:]))
+        regathers = forward_items(pieces if self._ends_inside else pieces[:-1])
+        return Piece(forward_items(pieces), (*sent[:gathered], *regathers, *sent[gathered:]))
 
     @property
     def _regathers(self) -> bool:
@@ -256,8 +256,8 @@ class Layers:
         call = self.wire.exchange_slices(width) if self._is_whole(matrices) else ()
         return Piece(call, call)
 
-    def _context(self, again: bool) -> Piece:
-        """Attention over cp; ``again`` where it is computed again by itself in backward."""
+    def _context(self, is_recomputed: bool) -> Piece:
+        """Attention over cp; ``is_recomputed`` where it is computed again by itself in backward."""
         cp, shape, wire = self.wire.layout.cp, self.wire.sizes.shape, self.wire
         if cp == 1:
             return Piece()
@@ -265,9 +265,9 @@ class Layers:
             keys, sums = wire.hop(wire.dtype), wire.hop(FLOAT32)
             forward = keys * (cp - 1)
             backward = keys + (keys + sums) * (cp - 2) + sums
-            return Piece(forward, (*forward, *backward) if again else backward)
+            return Piece(forward, (*forward, *backward) if is_recomputed else backward)
         forth, home = wire.heads(shape.heads + 2 * shape.kv_heads), wire.heads(shape.heads)
-        return Piece((forth, home), (home, *((forth,) if again else ()), forth))
+        return Piece((forth, home), (home, *((forth,) if is_recomputed else ()), forth))
 
     def _feed_forward(self, place: int, recompute: Recompute) -> list[Piece]:
         norm = _ready(f"{place}.feed_forward_norm")

@@ -119,7 +119,7 @@ def puts(option: str) -> Callable[[Invocation, Value], Invocation]:
     return lambda command, value: command.with_value(option, value)
 
 
-def switch(name: str, option: str, trade: str, **more: object) -> Argument:
+def switch(name: str, option: str, trade: str, **facts: object) -> Argument:
     """An option without a value."""
     return Argument(
         name,
@@ -127,7 +127,7 @@ def switch(name: str, option: str, trade: str, **more: object) -> Argument:
         read=lambda command: command.has(option),
         put=lambda command, value: command.with_switch(option, bool(value)),
         offered=lambda command, cores: [False, True] if command.ranks > 1 else [],
-        **more,  # type: ignore[arg-type]
+        **facts,  # type: ignore[arg-type]
     )
 
 

@@ -111,9 +111,9 @@ class Invocation:
         alone = "=" in self.words[place] or value is None
         return replace(self, words=self.words[:place] + self.words[place + (1 if alone else 2) :])
 
-    def with_words(self, *more: str) -> Invocation:
+    def with_words(self, *words: str) -> Invocation:
         """With more words at the end."""
-        return replace(self, words=(*self.words, *more))
+        return replace(self, words=(*self.words, *words))
 
     def document(self, word: str) -> Mapping[str, Any] | None:
         """The JSON document that a word names; None if it names none that can be read."""

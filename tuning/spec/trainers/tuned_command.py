@@ -28,8 +28,8 @@ class TunedCommand:
     """Of the ``trainer`` section of a study, as plain values."""
 
     def __init__(self, section: Mapping[str, Any]) -> None:
-        where = section.get("directory")
-        self._directory = Path(where).expanduser().absolute() if where else Path.cwd()
+        directory = section.get("directory")
+        self._directory = Path(directory).expanduser().absolute() if directory else Path.cwd()
         #: As somebody typed it.
         self.today = replace(
             command_line.parse(str(section.get("command", "")), self._directory),

@@ -43,8 +43,8 @@ def test_what_is_told_far_apart_is_not_measured_again() -> None:
     assert "would cost 33.4 s in 5 rounds" in why and "could save 0.0 s" in why
     assert known.not_worth_it(10, 20_000) == "", "it is little beside the rest of the run"
     for _ in range(4):
-        known.note("baseline", SLOW, again=True)
-        known.note("fast", [0.333], again=True)
+        known.note("baseline", SLOW, is_repeat=True)
+        known.note("fast", [0.333], is_repeat=True)
     assert "would cost 6.7 s in 1 round," in known.not_worth_it(10, 1_000), "one more round decides"
 
 
@@ -72,7 +72,7 @@ def test_a_dear_baseline_may_be_spared() -> None:
     assert far.not_worth_it(10, 500, spared=True), "one is twice as fast, to be sure"
     for known in (worth(baseline=SLOW, one=[1.2] * 4, other=[1.21] * 4), worth(baseline=[10.0], one=SLOW)):
         assert known.not_worth_it(10, 500, spared=True), "it leads, or nobody else is there"
-    dear.note("baseline", [10.0] * 4, again=True)
+    dear.note("baseline", [10.0] * 4, is_repeat=True)
     assert dear.not_worth_it(10, 500, spared=True), "what is known of it by then would be lost"
 
 

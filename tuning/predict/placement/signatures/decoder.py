@@ -121,7 +121,7 @@ Uses = tuple[AxisUse, ...]
 
 
 def block(
-    sizes: Sizes, weight: float = 1.0, again: RepeatedMessages = _ONCE, uses: Uses = (TENSOR,)
+    sizes: Sizes, weight: float = 1.0, repeats: RepeatedMessages = _ONCE, uses: Uses = (TENSOR,)
 ) -> list[Operator]:
     """One layer: attention and feed-forward, each with its norm, on a stream that lies alike between all layers."""
     hidden, wide, heads = sizes.hidden, sizes.ffn_hidden, sizes.hidden + 2 * sizes.key_value
@@ -141,14 +141,14 @@ def block(
         build.product("down", rows, 8, wide, hidden),
         build.plain("fed", binary, (5, 9), hidden),
     ]
-    return [replace(operator, forwards=again.forwards(operator.name)) for operator in operators]
+    return [replace(operator, forwards=repeats.forwards(operator.name)) for operator in operators]
 
 
 def ends(
     sizes: Sizes,
     ranks: Sequence[int],
     weight: float = 1.0,
-    again: RepeatedMessages = _ONCE,
+    repeats: RepeatedMessages = _ONCE,
     uses: Uses = (TENSOR,),
 ) -> list[Operator]:
     """Embedding, head and loss, with what is between them left out. The loss has no choice of its own: it reads logits
@@ -163,7 +163,7 @@ def ends(
         build.product("embedding", words, None, sizes.vocabulary, sizes.hidden),
         build.plain("stream", stream, (0,), sizes.hidden),
         build.plain("norm", stream, (1,), sizes.hidden),
-        replace(head, forwards=1.0 + again.regathers),
+        replace(head, forwards=1.0 + repeats.regathers),
     ]
 
 
@@ -319,13 +319,13 @@ class Model(NamedTuple):
 
     def graphs(self, uses: Uses) -> list[Graph]:
         """A layer, and both ends."""
-        shared, again = self.shared, self.again
+        shared, repeats = self.shared, self.again
         # Two copies are summed over both ends, too: a whole matrix from each rank of tp.
         tied_weight = self.weight * shared.copies + shared.copies - 1
         of_ends = tied_weight / 2 if shared.tied else self.weight
         return [
-            Graph(block(self.sizes, self.weight / shared.layers_each, again, uses), shared.layers),
-            Graph(ends(self.sizes, self.ranks, of_ends, again, uses), 1, shared.tied),
+            Graph(block(self.sizes, self.weight / shared.layers_each, repeats, uses), shared.layers),
+            Graph(ends(self.sizes, self.ranks, of_ends, repeats, uses), 1, shared.tied),
         ]
 
 
