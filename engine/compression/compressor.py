@@ -164,7 +164,7 @@ class GradientCompressor:
     def _prepare(self, content: Content) -> _BucketMethod:
         if content.index not in self._prepared:
             partition = partition_of(content, self._settings)
-            method = self._method(content, partition) if partition.runs else None
+            method = self._method(content, partition) if partition.spans else None
             self._prepared[content.index] = _BucketMethod(partition, method)
         return self._prepared[content.index]
 
