@@ -12,9 +12,9 @@ from engine.config.environment import SECTION, VARIABLES
 from engine.config.knobs import conditions, suggestions
 from engine.config.knobs.communication import COMMUNICATION
 from engine.config.knobs.facts import ACTIVATIONS, TRAINER, Context, KnobFacts, Refusal, Values
+from engine.config.knobs.fixed_settings import EXTENT, SETTINGS, TIMEOUTS
 from engine.config.knobs.parallel import DERIVED, PARALLEL, PARALLEL_OF_SOME
 from engine.config.knobs.pipeline_stages import PIPELINE_STAGES
-from engine.config.knobs.settings import EXTENT, SETTINGS, TIMEOUTS
 from engine.config.knobs.training import LEARNING, MICRO_BATCH, OPTIMIZER, TRAINED_PARTS
 from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
