@@ -13,7 +13,7 @@ from engine.config.compression import Settings, settings_of
 from engine.config.formulas.learning import OPTIMIZERS
 from engine.config.formulas.tied_parameters import sharing_of
 from engine.config.layout import Layout, accumulation, layout_of
-from engine.config.methods.compression_methods import COMPRESSION_METHODS, Traffic
+from engine.config.methods.compression_methods import COMPRESSION_METHODS, WireInputs
 from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
@@ -293,8 +293,8 @@ def _sent_bytes(settings: Settings, ranks: int) -> float:
     return COMPRESSION_METHODS[settings.method].wire_bytes(_traffic(settings, ranks))
 
 
-def _traffic(settings: Settings, ranks: int, factors: float = 0.0) -> Traffic:
-    return Traffic(float(settings.value or 0), settings.bucket_values, ranks, factors)
+def _traffic(settings: Settings, ranks: int, factors: float = 0.0) -> WireInputs:
+    return WireInputs(float(settings.value or 0), settings.bucket_values, ranks, factors)
 
 
 def _gathered_again(config: RunConfig) -> int:

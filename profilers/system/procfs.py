@@ -50,7 +50,7 @@ class CpuTicks(NamedTuple):
     total: float
 
 
-class Traffic(NamedTuple):
+class InterfaceCounters(NamedTuple):
     """Counters of one network interface."""
 
     sent_bytes: int
@@ -95,14 +95,14 @@ def used_and_total_bytes(meminfo: bytes) -> tuple[int, int]:
     return (total - available) * 1024, total * 1024
 
 
-def interfaces(net_dev: bytes) -> dict[str, Traffic]:
+def interfaces(net_dev: bytes) -> dict[str, InterfaceCounters]:
     """/proc/net/dev: counters by interface."""
     traffic = {}
     for row in net_dev.split(b"\n")[2:]:
         name, colon, rest = row.rpartition(b":")
         if colon:
             values = rest.split(None, 10)
-            traffic[name.strip().decode()] = Traffic(
+            traffic[name.strip().decode()] = InterfaceCounters(
                 int(values[8]), int(values[0]), int(values[9]), int(values[1])
             )
     return traffic

@@ -17,7 +17,7 @@ from engine.launch.lab.lab import Lab
 from engine.launch.lab.links import End
 from engine.run import netns, run_folder
 from profilers.system import procfs
-from profilers.system.procfs import Traffic
+from profilers.system.procfs import InterfaceCounters
 
 _LOCK = netns.FOLDER.parent / "workbench-lab.lock"
 _RANK_LOG = re.compile(rf"(.+)/{run_folder.LOGS}/rank-(\d+)\.log")
@@ -87,7 +87,7 @@ def hold(lasting: Lab) -> int | None:
     return _lock(lasting)
 
 
-def traffic(end: End) -> Traffic | None:
+def traffic(end: End) -> InterfaceCounters | None:
     """Counters of an end of a link since it came up; None if it is not there."""
     namespace, interface = end
     try:

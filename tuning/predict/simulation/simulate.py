@@ -37,7 +37,7 @@ from tuning.predict.simulation.step import (
 )
 from tuning.predict.simulation.step_result import SimulatedStep
 from tuning.predict.target import Target
-from tuning.predict.traffic.calls import Call, Join, Section, Traffic, Wire
+from tuning.predict.traffic.calls import Call, Join, RankCalls, Section, Wire
 from tuning.predict.traffic.rank import ARRIVING, Pipeline, traffic_of, why_not_known
 
 #: Seconds of a call, or None for what the machine's links need.
@@ -169,7 +169,7 @@ def _of_rank(seconds: Sequence[float] | float, place: int) -> float:
     return float(seconds) if isinstance(seconds, int | float) else seconds[place]
 
 
-def _convert_traffic(traffic: Traffic, convert: _Converter, optimizer_seconds: float) -> RankTraffic:
+def _convert_traffic(traffic: RankCalls, convert: _Converter, optimizer_seconds: float) -> RankTraffic:
     before, actions, after = list[Item](), list[Items](), list[Item]()
     for section in traffic.sections:
         items = convert.items(section)

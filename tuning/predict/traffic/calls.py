@@ -69,7 +69,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class RankCalls:
     """All that one rank sends in a step, in the order in which it begins."""
 
     rank: int

@@ -26,8 +26,8 @@ from tuning.predict.traffic.calls import (
     Call,
     Item,
     Join,
+    RankCalls,
     Section,
-    Traffic,
     Wire,
     drop_notes,
 )
@@ -261,12 +261,12 @@ def _completing(actions: Sequence[Action]) -> set[int]:
     return set(last.values())
 
 
-def traffic_of(pipeline: Pipeline, rank: int, backend: str = "gloo") -> Traffic:
+def traffic_of(pipeline: Pipeline, rank: int, backend: str = "gloo") -> RankCalls:
     """What ``rank`` sends in a step of a configuration that keeps every rule, and of which nothing is unknown.
 
     ``backend`` decides the order of a ring's two messages: on NCCL they are one batch.
     """
-    return Traffic(rank, tuple(RankStep(pipeline, rank, backend == "nccl").sections()))
+    return RankCalls(rank, tuple(RankStep(pipeline, rank, backend == "nccl").sections()))
 
 
 def why_not_known(config: RunConfig) -> str | None:

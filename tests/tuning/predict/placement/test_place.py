@@ -28,7 +28,7 @@ from tuning.predict.placement.link_traffic import volumes_of
 from tuning.predict.placement.place import PlacementReport
 from tuning.predict.plan import plans
 from tuning.predict.target import Target
-from tuning.predict.traffic.calls import Traffic
+from tuning.predict.traffic.calls import RankCalls
 from tuning.predict.traffic.rank import Pipeline, traffic_of
 
 #: The groups follow each other, the link that joins them is slow; the second group is half as fast.
@@ -185,7 +185,7 @@ def test_plans_say_where_the_ranks_of_each_layout_belong(tmp_path: Path) -> None
     )
 
 
-def ring_bytes(sent: Traffic) -> Counter[str]:
+def ring_bytes(sent: RankCalls) -> Counter[str]:
     """What one rank sends over each axis, as rings and exchanges do."""
     factors = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
     found = Counter[str]()
@@ -264,7 +264,7 @@ def test_volumes_are_what_the_formulas_of_the_traffic_send(values: dict[str, Any
         layout_of(config),
         volumes_of(config),
     )
-    assert isinstance(found, Traffic)
+    assert isinstance(found, RankCalls)
     sent = ring_bytes(found)
     axis = next(key.removeprefix("parallel__") for key in values if key.startswith("parallel__"))
     stream: Stream = getattr(volumes, axis)
@@ -302,7 +302,7 @@ def test_what_data_ranks_exchange_in_parts_of_their_group_is_what_the_traffic_se
         layout_of(config),
         volumes_of(config),
     )
-    assert isinstance(found, Traffic)
+    assert isinstance(found, RankCalls)
     sent = ring_bytes(found)
     for kind, axis in axes.items():
         stream: Stream = getattr(volumes, kind)
