@@ -44,7 +44,7 @@ def _shares(console: Console, title: str, importance: Importance) -> None:
 
 
 def _fanova(console: Console, title: str, answer: AnalysisResult[Fanova]) -> None:
-    fanova = answer.found
+    fanova = answer.outcome
     if fanova is None or not fanova.values:
         _say(console, title, fanova.reason if fanova else answer.reason)
         return
@@ -76,7 +76,7 @@ def _share(value: float) -> str:
 
 
 def _shap(console: Console, answer: AnalysisResult[Shap]) -> None:
-    shap = answer.found
+    shap = answer.outcome
     if shap is None:
         _say(console, "SHAP", answer.reason)
         return

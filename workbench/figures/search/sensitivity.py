@@ -78,7 +78,7 @@ class DependenceSeries(NamedTuple):
 
 def share_series(sensitivity: Sensitivity) -> ShareSeries:
     """Of PED-ANOVA and fANOVA, whichever there are."""
-    fanova = sensitivity.fanova.found
+    fanova = sensitivity.fanova.outcome
     first, second = sensitivity.importance.values or {}, (fanova.values if fanova else None) or {}
     if not first and not second:
         return ShareSeries([], [], [], [], sensitivity.importance.reason or "not known yet")

@@ -72,10 +72,10 @@ def _buttons(name: str, report: Sensitivity, was_running: bool) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="mattered-ask"):
         for method in SENSITIVITY_METHODS:
             answer: AnalysisResult[Fanova | Shap] = report.fanova if method == "fanova" else report.shap
-            is_complete = answer.found is not None and not answer.note
+            is_complete = answer.outcome is not None and not answer.note
             is_disabled = is_running or is_complete or bool(missing_package(method))
             label = (
-                f"{NAMES[method]}: {method_outcome(answer.found)}"
+                f"{NAMES[method]}: {method_outcome(answer.outcome)}"
                 if is_complete
                 else f"Compute {NAMES[method]}"
             )
@@ -119,7 +119,7 @@ def _importance(report: Sensitivity) -> None:
         "mattered-importance",
         "Importance of each knob by PED-ANOVA and fANOVA",
     )
-    fanova = report.fanova.found
+    fanova = report.fanova.outcome
     if report.importance.trials:
         st.caption(f"PED-ANOVA: {report.importance.trials:,} measured trials.")
     if fanova and fanova.values:
@@ -133,7 +133,7 @@ def _importance(report: Sensitivity) -> None:
 
 
 def _effects(report: Sensitivity) -> None:
-    shap = report.shap.found
+    shap = report.shap.outcome
     if shap is None and report.shap.reason:
         st.caption(f"{words.escape(report.shap.reason)}.")
         return
