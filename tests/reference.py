@@ -15,7 +15,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import typer.main
+from msgspec import structs
 from pydantic import BaseModel
 
 from engine.config.environment import VARIABLES, Environment
@@ -392,7 +394,7 @@ def documents() -> str:
 
 
 def types_of(kind: type, seen: set[type] | None = None) -> Iterator[str]:
-    """A table of a dataclass's fields, and those of the dataclasses in it."""
+    """A table of a class's keys, and those of the classes in it."""
     seen = set() if seen is None else seen
     seen.add(kind)
     hints = typing.get_type_hints(kind, vars(sys.modules[kind.__module__]))
@@ -401,12 +403,23 @@ def types_of(kind: type, seen: set[type] | None = None) -> Iterator[str]:
         yield sentence(kind.__doc__)
     yield table(
         ("key", "type"),
-        ((f"`{field.name}`", type_name(hints[field.name])) for field in dataclasses.fields(kind)),
+        ((f"`{key}`", type_name(hints[name])) for key, name in keys_of(kind)),
     )
     for hint in hints.values():
         for part in parts_of(hint):
-            if inspect.isclass(part) and dataclasses.is_dataclass(part) and part not in seen:
+            if inspect.isclass(part) and has_keys(part) and part not in seen:
                 yield from types_of(part, seen)
+
+
+def has_keys(kind: type) -> bool:
+    return dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)
+
+
+def keys_of(kind: Any) -> list[tuple[str, str]]:
+    """Each key that a document has, and the field behind it."""
+    if issubclass(kind, msgspec.Struct):
+        return [(field.encode_name, field.name) for field in structs.fields(kind)]
+    return [(field.name, field.name) for field in dataclasses.fields(kind)]
 
 
 def parts_of(hint: Any) -> Iterator[Any]:

@@ -53,14 +53,14 @@ def exposed_finding(
     calls = [row for row in rows if row.axis == exposure.axis and row.operation in names]
     largest = max(calls, key=lambda row: row.bytes, default=None)
     has_verdict = any(operation.verdict == exposure.operation for operation in members)
-    knob = advice(exposure.operation, exposure.axis)
+    remedy = advice(exposure.operation, exposure.axis)
     if not inputs.setting.has_capacities:
-        knob = knob.replace("model.capacity_factor or ", "")
+        remedy = remedy.replace("model.capacity_factor or ", "")
     return Verdict(
         name=f"exposed_{exposure.operation if has_verdict else UNKNOWN}",
         evidence=_evidence(exposure, share, calls, largest) + extra_evidence,
         threshold=None,
-        knob=knob,
+        advice=remedy,
         threshold_name="exposed",
         share=share,
         seconds=exposure.seconds,
@@ -69,7 +69,7 @@ def exposed_finding(
         bytes=sum(row.bytes for row in calls) if calls else None,
         bus_bandwidth=largest.bus_bandwidth if largest else None,
         peak_fraction=largest.peak_fraction if largest else None,
-        knobs=find_keys(knob),
+        knobs=find_keys(remedy),
         gain=Gain(share, "exposed seconds / step, if all of it ran beside computation"),
     )
 

@@ -95,7 +95,7 @@ def _pressure(inputs: RuleInputs, full: _Usage, retries: int) -> Verdict:
         name="memory_pressure",
         evidence=text,
         threshold=None,
-        knob=_MEMORY_ADVICE,
+        advice=_MEMORY_ADVICE,
         threshold_name="memory",
         share=max(1.0, full.fraction) if retries else full.fraction,
         rank=full.rank,
@@ -129,7 +129,7 @@ def _clock(inputs: RuleInputs, gpu: GpuReadings) -> Verdict | None:
         evidence=f"the clock of GPU {gpu.gpu} ({inputs.place(rank)}) is throttled {percent(share)} of the time"
         f"{why}{at}; this costs up to {seconds(lost)} per step",
         threshold=None,
-        knob=_CLOCK_ADVICE,
+        advice=_CLOCK_ADVICE,
         threshold_name="clock",
         share=share,
         seconds=lost,

@@ -73,7 +73,7 @@ def _bubble(inputs: RuleInputs, by_schedule: float, waited: float) -> Verdict:
         name="pipeline_bubble",
         evidence=text,
         threshold=None,
-        knob=f"{remedy}; another schedule.kind or more schedule.chunks; a smaller parallel.pp",
+        advice=f"{remedy}; another schedule.kind or more schedule.chunks; a smaller parallel.pp",
         threshold_name="bubble",
         share=share,
         seconds=by_schedule,

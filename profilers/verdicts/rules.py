@@ -70,7 +70,7 @@ def _compute_bound(inputs: RuleInputs) -> Verdict:
     """What holds where nothing else does: whether that is so, the other rules say."""
     phases, step = mean_phases(inputs.measured), inputs.step_seconds
     busy, waits = sum(phases[name] for name in WORK), phases["communication_exposed"] + phases["bubble"]
-    knob = (
+    advice = (
         "to make it faster: precision, compile, less memory.recompute, a larger batch.micro_batch, or more ranks with "
         "parallel.dp"
     )
@@ -79,6 +79,6 @@ def _compute_bound(inputs: RuleInputs) -> Verdict:
         evidence=f"forward, backward and optimizer take {seconds(busy)} of a mean step ({percent(busy / step)}), "
         f"and waiting for other ranks takes {seconds(waits)} ({percent(waits / step)})",
         threshold=None,
-        knob=knob,
-        knobs=find_keys(knob),
+        advice=advice,
+        knobs=find_keys(advice),
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import structs
 
 from profilers.analysis.steps import WORK, rank_skew, skew_row
 from profilers.gpu.rank_gpus import GpuReadings
@@ -33,7 +34,7 @@ def step_findings(inputs: RuleInputs, gpus: Sequence[GpuReadings]) -> Iterator[V
     if idle is not None and idle.fraction > (gaps.share or 0.0):
         # Host gaps as the GPU sees them: between kernels, inside the phases too.
         lost = idle.fraction * inputs.step_seconds
-        gaps = replace(
+        gaps = structs.replace(
             gaps,
             evidence=f"the GPU of {inputs.place(idle.rank)} is idle for {seconds(lost)} of a mean step "
             f"({percent(idle.fraction)}), not counting waits for data: the host launches kernels too slowly",
@@ -62,7 +63,7 @@ def _waiting(inputs: RuleInputs, name: str, phase: str, threshold: str, meaning:
         name=name,
         evidence=f"{inputs.place(rank)} spends {seconds(lost)} of a mean step ({percent(share)}) {meaning}{others}",
         threshold=None,
-        knob=advice,
+        advice=advice,
         threshold_name=threshold,
         share=share,
         seconds=lost,
@@ -109,7 +110,7 @@ def straggler(inputs: RuleInputs) -> Verdict:
     evidence = _EVIDENCE[slowest.kind](
         inputs, slowest, f"{seconds(slowest.seconds)} ({percent(share)} of a mean step)"
     )
-    knob = _knob(slowest, host)
+    advice = _advice(slowest, host)
     counts = inputs.micro_batches
     if slowest.kind == FIXED and counts and max(counts.values()) == counts.get(slowest.rank):
         least = min(counts.values())
@@ -117,18 +118,18 @@ def straggler(inputs: RuleInputs) -> Verdict:
             evidence += (
                 f"; of its tasks it has {counts[slowest.rank]} micro-batches a step, another rank has {least}"
             )
-            knob = _UNEVEN
+            advice = _UNEVEN
     return Verdict(
         name="straggler",
         evidence=evidence,
         threshold=None,
-        knob=knob,
+        advice=advice,
         threshold_name="straggler",
         share=share,
         seconds=slowest.seconds,
         rank=slowest.rank,
         host=host,
-        knobs=find_keys(knob),
+        knobs=find_keys(advice),
         gain=Gain(share, _GAINS[slowest.kind]),
         kind=slowest.kind,
     )
@@ -174,7 +175,7 @@ _GAINS = {
 }
 
 
-def _knob(slowest: _SlowestRank, host: str | None) -> str:
+def _advice(slowest: _SlowestRank, host: str | None) -> str:
     if slowest.kind == ONE_OFF:
         return (
             "look at what ran on the host in those steps; record them with profile.collectives, and keep "

@@ -415,7 +415,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[Line]:
     """A verdict with its threshold and evidence, then the knob and the gain."""
     limit_text = f", above {limit(verdict)}" if verdict.share is not None else ""
     yield "finding", f"{words.bottleneck(verdict.name, verdict.axis)}{limit_text}: {verdict.evidence}"
-    yield "", f"change: {verdict.knob}"
+    yield "", f"change: {verdict.advice}"
     if text := gain(verdict):
         yield "", f"expect: {text}"
 

@@ -60,7 +60,7 @@ def test_waiting_for_a_late_rank_is_the_straggler_and_not_the_collective(tmp_pat
     (only,) = found.verdicts
     assert (only.name, only.rank, only.host) == ("straggler", 1, "node-1")
     computing = named(found, "compute_bound")
-    assert not {"nothing", "fine"} & {*computing.evidence.split(), *computing.knob.split()}, (
+    assert not {"nothing", "fine"} & {*computing.evidence.split(), *computing.advice.split()}, (
         "one is above its threshold"
     )
     assert only.seconds == about(0.55)
@@ -215,7 +215,7 @@ def test_every_finding_names_keys_that_there_are(tmp_path: Path) -> None:
     }
     for finding in found.findings:
         assert finding.knobs and set(finding.knobs) <= set(RunConfig().flat())
-        assert all(key in finding.knob for key in finding.knobs)
+        assert all(key in finding.advice for key in finding.knobs)
 
 
 def test_verdicts_of_older_versions_are_read() -> None:

@@ -71,7 +71,7 @@ def _shares_text(findings: Sequence[Verdict]) -> str:
 
 def _keys(verdict: Verdict) -> str:
     """The advice, with keys of the configuration set as code."""
-    text = verdict.knob
+    text = verdict.advice
     for key in sorted(verdict.knobs, key=len, reverse=True):
         text = re.sub(rf"{re.escape(key)}(?!\w)", f"`{key}`", text)
     return text
