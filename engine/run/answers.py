@@ -34,7 +34,7 @@ class RankReply:
     loss: float | None = None
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """In one line: what went wrong, or what was written."""
         if self.problem:
             return f"failed before step {self.step:,}: {self.problem}"

@@ -40,7 +40,7 @@ def print_run(console: Console, view: RunView, stall: Stall | None = None) -> No
             console.print(f"  {reason}", markup=False, soft_wrap=True, style="dim")
     for answer in report_files(view.orders):
         console.print(
-            f"  {answer.command} of rank {answer.rank}: {answer.told}", soft_wrap=True, markup=False
+            f"  {answer.command} of rank {answer.rank}: {answer.text}", soft_wrap=True, markup=False
         )
     for line in refusals(view.orders):
         console.print(f"  refused: {line}", soft_wrap=True, markup=False)

@@ -189,11 +189,7 @@ def follow_start() -> None:
 
 def dry_run_result() -> None:
     """What the dry run that this browser asked for found, until somebody says that it was read."""
-    job = jobs.find(home(), st.session_state.get(DRY_RUN))
-    if job is None:
-        return
-    if job.alive:
-        st.fragment(_watch, run_every=1.0)(job.id, "The ranks are built without devices.")
+    if (job := _ended_job(DRY_RUN, "The ranks are built without devices.")) is None:
         return
     with st.container(border=True, key="run-dry-shown"):
         problem = jobs.refusal(job)
@@ -284,17 +280,22 @@ def _remove(removal: PruneResult, arguments: list[str]) -> None:
 
 def pruning_result() -> None:
     """How the removal that this browser asked for ended."""
-    job = jobs.find(home(), st.session_state.get(PRUNING))
-    if job is None:
-        return
-    if job.alive:
-        st.fragment(_watch, run_every=1.0)(job.id, "Old records are being removed.")
+    if (job := _ended_job(PRUNING, "Old records are being removed.")) is None:
         return
     st.session_state.pop(PRUNING)
     lines = jobs.last_lines(job.log) or ["it ended without any output"]
     is_refused = any(line.startswith(("error:", "note:")) for line in lines)
     remember("prune", lines[-1].removeprefix("error: "), is_refused=is_refused)
     st.rerun()
+
+
+def _ended_job(key: str, caption: str) -> jobs.Job | None:
+    """The job that this browser keeps under a key, once it has ended; until then the page says that it goes on."""
+    job = jobs.find(home(), st.session_state.get(key))
+    if job is None or not job.alive:
+        return job
+    st.fragment(_watch, run_every=1.0)(job.id, caption)
+    return None
 
 
 def _watch(job_id: str, caption: str) -> None:

@@ -43,7 +43,7 @@ SHORT_LOG = 22
 
 
 def draw_run(run_id: str) -> None:
-    """The run's headline, then one view of it."""
+    """The run's headline, then one section of it."""
     records, view = snapshot(run_id), runs.load(home() / run_id)
     summary = summary_of(view) or _empty_summary(view)
     _headline(view)
@@ -54,7 +54,7 @@ def draw_run(run_id: str) -> None:
     metrics(numbers(summary), "run-numbers")
     verdicts.draw(run_id, summary, records.config)
     for tab, draw in zip(
-        st.tabs(list(VIEWS), key="section", bind="query-params"), VIEWS.values(), strict=True
+        st.tabs(list(SECTIONS), key="section", bind="query-params"), SECTIONS.values(), strict=True
     ):
         if tab.open:
             with tab:
@@ -252,8 +252,8 @@ def _logs(view: RunView, *_: object) -> None:
     st.code("\n".join(lines) or "(empty)", language=None, height=height)
 
 
-#: Name of a view, which the address keeps, -> what draws it. Only the one that is open is drawn.
-VIEWS: dict[str, Callable[[RunView, Snapshot, RunSummary], None]] = {
+#: Name of a section, which the address keeps, -> what draws it. Only the one that is open is drawn.
+SECTIONS: dict[str, Callable[[RunView, Snapshot, RunSummary], None]] = {
     "Step time": _step_time,
     "Anatomy": _anatomy,
     "Collectives": _collectives,

@@ -59,7 +59,7 @@ def _draw_commands(run_id: str, is_running: bool) -> None:
 
 
 def _command_parts(folder: Path, is_running: bool) -> None:
-    """Traces have a tab of their own for how far they are."""
+    """Traces have a section of their own for how far they are."""
     answers = [order for order in run_commands.run_answers(folder) if order.command not in commands.BETWEEN]
     orders = run_commands.pending_orders(folder, SNAPSHOT)
     for order in orders:
@@ -379,4 +379,4 @@ def _commands_table(folder: Path, answers: dict[str, run_orders.RankReply]) -> N
 def _result_words(answer: run_orders.RankReply | None) -> str:
     if answer is None:
         return "not reached by the ranks yet"
-    return f"refused: {answer.problem}" if answer.problem else answer.told
+    return f"refused: {answer.problem}" if answer.problem else answer.text
