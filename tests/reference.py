@@ -153,7 +153,7 @@ def environment() -> str:
         (
             f"`{name}`",
             values(shape["properties"][name], None, {}).removesuffix(", `null`"),
-            variable.does,
+            variable.effect,
             variable.since,
             variable.acts,
             variable.read,
@@ -250,7 +250,7 @@ def names() -> str:
             table(
                 ("ending", "what a study takes it for", "what to change"),
                 (
-                    (f"`{ending.value}`", ending.facts.about.value, "; ".join(ending.facts.advice))
+                    (f"`{ending.value}`", ending.facts.failure_class.value, "; ".join(ending.facts.advice))
                     for ending in Ending
                 ),
             ),
@@ -295,7 +295,7 @@ def names() -> str:
             "## Commands to what goes on",
             table(
                 ("`control ID ...`", "arguments", "applies to", "effect"),
-                ((f"`{action.value}`", action.takes, action.on, action.does) for action in Action),
+                ((f"`{action.value}`", action.arguments, action.targets, action.effect) for action in Action),
             ),
         ],
     )
@@ -320,7 +320,7 @@ def exports() -> str:
         parts += [
             f"## {form.name}",
             f"{form.title}; `{form.file}`. Keys of {documents_known(form.name)['package']}. "
-            f"Checked: {'; '.join(f'*{level}* {what}' for level, what in form.tried.items())}.",
+            f"Checked: {'; '.join(f'*{level}* {what}' for level, what in form.test_evidence.items())}.",
             table(
                 ("setting", "keys", "", "what differs", "instead"),
                 (

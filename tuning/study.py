@@ -327,7 +327,7 @@ class Study:
             if draw is None:
                 return "again"
             point, params, skipped = draw.point, draw.params, draw.skipped_illegal
-            turned = {"turned": draw.turned} if draw.turned else {}
+            turned = {"turned": draw.group} if draw.group else {}
             why, details = draw.why or step.why, step.details | turned
             step = replace(step, source=draw.source, why=why, details=details)
         number = self._journal.state.next_number

@@ -37,7 +37,7 @@ class Groups:
     ``transport`` makes groups.
     """
 
-    at: Coordinates
+    coordinates: Coordinates
     replica_size: int = 1
     data: Group | None = None
     shard: Group | None = None

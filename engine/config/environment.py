@@ -41,7 +41,7 @@ class Variable:
     run that it turns while the run goes; one without says why not: ``why_only_at_start``.
     """
 
-    does: str
+    effect: str
     since: str
     source: str
     offered: tuple[Any, ...] | Callable[[int], tuple[Any, ...]] = ()

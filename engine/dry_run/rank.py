@@ -163,8 +163,8 @@ class BuiltStage:
     """One stage of one rank."""
 
     stage: int
-    counted: ParameterCounts
-    kept: ActivationBytes
+    parameter_counts: ParameterCounts
+    activations: ActivationBytes
 
 
 _PATIENCE = timedelta(seconds=60)

@@ -51,16 +51,16 @@ class Cost:
 class StageOverhead:
     """What a stage holds and does besides its blocks.
 
-    ``held`` bytes stay with each micro-batch from before the first block on; ``turn_bytes`` and ``turn_seconds`` are
-    those of the head between the last forward and the first backward. ``in_flight`` micro-batches wait for backward.
-    ``given`` bytes are of the others: they are there from a step's first to its last.
+    ``micro_batch_bytes`` stay with each micro-batch from before the first block on; ``turn_bytes`` and
+    ``turn_seconds`` are those of the head between the last forward and the first backward. ``in_flight`` micro-batches
+    wait for backward. ``constant_bytes`` are there from a step's first to its last.
     """
 
-    held: int = 0
+    micro_batch_bytes: int = 0
     turn_bytes: int = 0
     turn_seconds: float = 0.0
     in_flight: int = 1
-    given: int = 0
+    constant_bytes: int = 0
 
 
 #: Up to so many blocks no plan is shorter than the one that is found.
@@ -136,10 +136,15 @@ def _peak_of(costs: Sequence[Cost], overhead: StageOverhead) -> int:
 
 def _peak_bytes(resident: int, transit: int, most: int, overhead: StageOverhead) -> int:
     """``most`` is what the blocks of one micro-batch hold at once, ``resident`` what waits, ``transit`` left last."""
-    others = (overhead.in_flight - 1) * (resident + overhead.held) + (
+    others = (overhead.in_flight - 1) * (resident + overhead.micro_batch_bytes) + (
         transit if overhead.in_flight > 1 else 0
     )
-    return overhead.given + overhead.held + max(most, resident + transit + overhead.turn_bytes) + others
+    return (
+        overhead.constant_bytes
+        + overhead.micro_batch_bytes
+        + max(most, resident + transit + overhead.turn_bytes)
+        + others
+    )
 
 
 def _seconds_of(costs: Sequence[Cost], overhead: StageOverhead) -> float:
@@ -224,8 +229,8 @@ def _peak(label: _Label, overhead: StageOverhead) -> int:
 def _least(label: _Label, waiting: int, overhead: StageOverhead) -> int:
     """What it will hold at the least; blocks behind it keep ``waiting`` bytes, if not more."""
     resident = label.held + waiting
-    others = (overhead.in_flight - 1) * (resident + overhead.held)
-    return overhead.given + overhead.held + max(label.most, resident) + others
+    others = (overhead.in_flight - 1) * (resident + overhead.micro_batch_bytes)
+    return overhead.constant_bytes + overhead.micro_batch_bytes + max(label.most, resident) + others
 
 
 def _least_behind(choices: Choices) -> list[int]:

@@ -69,7 +69,7 @@ def _outcome_of_exit(end: ProcessExit) -> RunOutcome:
     if end.ending is not None:
         printed = cause_printed_in(end.last_lines)
         line = f": {printed[1]}" if printed and printed[0] is end.ending else ""
-        reason = f"{process} {end.ending.facts.counted}{line}"
+        reason = f"{process} {end.ending.facts.count_phrase}{line}"
         return RunOutcome(end.ending, reason, end.rank, end.phase, end.last_lines)
     if end.orphaned:
         reason = "the fork server of the ranks died, and they were ended after it"

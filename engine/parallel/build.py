@@ -57,7 +57,7 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
 
     With ``on_meta`` parameters have sizes but neither values nor memory.
     """
-    config, at = rank.config, rank.groups.at
+    config, at = rank.config, rank.groups.coordinates
     if config.compile and compiler_cache.remove_broken_entries():
         rank.note(_MENDED)
     chosen, blueprint = plan_of(config, at.dp), open_blueprint(config, single_rank_axes())
@@ -267,7 +267,7 @@ def _averaged_parameters(rank: RankContext, shared: Iterable[SharedParameters]) 
             shared_parameters, rank.config, rank.timer, rank.layout.tp
         )
         for shared_parameters in shared
-        if shared_parameters.named
+        if shared_parameters.parameters
     ]
 
 
@@ -285,7 +285,7 @@ def _unsharded_replica(rank: RankContext, model: Stage, shared: StageSharedParam
     parts = [
         AveragedParameters(group, fp32, rank.timer, rank.layout.tp)
         for group in (shared.select_immediate(wide), *shared.group_deferred(wide))
-        if group.named
+        if group.parameters
     ]
     return DataParallel(model, parts)
 
@@ -296,14 +296,19 @@ def _shared_parameters(
     """All of these parameters; under ep the experts apart, since fewer ranks hold each of them, and so a table whose
     columns are split, of which each rank holds its own.
     """
-    groups, ep, late, tp_rank = rank.groups, rank.layout.ep, late_parameters(model), rank.groups.at.tp
+    groups, ep, late, tp_rank = (
+        rank.groups,
+        rank.layout.ep,
+        late_parameters(model),
+        rank.groups.coordinates.tp,
+    )
     experts = {name: parameter for name, parameter in named.items() if ep > 1 and is_expert(parameter)}
     columns = {name: parameter for name, parameter in named.items() if is_split_over_data(parameter)}
     others = {
         name: parameter for name, parameter in named.items() if name not in experts and name not in columns
     }
     return [
-        SharedParameters(others, groups.data, late=late, tp_rank=tp_rank),
+        SharedParameters(others, groups.data, late_parameters=late, tp_rank=tp_rank),
         SharedParameters(experts, groups.edp, spread=ep, tp_rank=tp_rank),
         SharedParameters(columns, None, spread=rank.layout.inner, tp_rank=tp_rank),
     ]
@@ -324,7 +329,7 @@ def rank_schedules(rank: RankContext, chosen: Plan, blueprint: Blueprint) -> tup
     training = RankPlan(chosen, _messages_of(rank, chosen, blueprint))
     if not chosen.paths:
         return training, training
-    whole = whole_plan_of(rank.config, rank.groups.at.dp)
+    whole = whole_plan_of(rank.config, rank.groups.coordinates.dp)
     return training, RankPlan(whole, _messages_of(rank, whole, blueprint))
 
 
@@ -335,4 +340,6 @@ def _messages_of(rank: RankContext, chosen: Plan, blueprint: Blueprint) -> Pipel
     ends = [layer.stop - 1 for layer in layers[:-1]]
     kinds = blueprint.messages(ends, _axes(rank), config.batch.micro_batch)
     registers = config.schedule.registers
-    return PipelineMessages(chosen, groups.at.pp, groups.pp, groups.pp_back, kinds, rank.device, registers)
+    return PipelineMessages(
+        chosen, groups.coordinates.pp, groups.pp, groups.pp_back, kinds, rank.device, registers
+    )

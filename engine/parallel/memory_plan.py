@@ -78,12 +78,12 @@ def plan_blocks(
     measured = store.gather("measured", asdict(mine))
     costs = BlockMeasurement(**store.broadcast("slowest", lambda: slowest(measured)))
     block = add_seconds(costs_of_block(rank.config), costs)
-    stage, choices = rank.groups.at.pp, [block] * len(layers)
+    stage, choices = rank.groups.coordinates.pp, [block] * len(layers)
     overhead = stage_surroundings(
         rank.config, chosen, stage, costs.turn if layers.stop == blueprint.blocks else 0.0
     )
     plan = _best_plan(rank, choices, overhead)
-    at = rank.groups.at
+    at = rank.groups.coordinates
     if at.dp == at.tp == at.cp == 0:
         facts = {"stage": stage, "first": layers.start, "seconds": time.monotonic() - began}
         rank.writer.event(MEMORY_PLAN_EVENT, **facts, **_plan_report(plan, choices, overhead, _budget(rank)))

@@ -131,7 +131,7 @@ class InterfaceLog:
         self._sources = (
             []
             if lab_placement is None
-            else [(counted, _open_counters(counted)) for counted in lab_placement.counted]
+            else [(counted, _open_counters(counted)) for counted in lab_placement.interfaces]
         )
         self._last = 0.0
         if self._sources:

@@ -97,7 +97,7 @@ def _train_steps(
         validation.run(first_step)
     with contextlib.ExitStack() as opened:
         # Ranks of tp have the same tokens.
-        mixtures = {} if rank.groups.at.tp else stages.mixtures()
+        mixtures = {} if rank.groups.coordinates.tp else stages.mixtures()
         log = opened.enter_context(StepLog(rank, first_step, mixtures=mixtures))
         reconfiguration = Reconfiguration(rank, stages, optimizer, log)
         rollback = RollbackPoint(rank, optimizer, checkpoints, planner, reconfiguration, validation)
@@ -178,7 +178,7 @@ def _load_batches(rank: RankContext, stages: PipelineExecutor, samples: Samples)
     if stages.documents is not None:
         stages.documents.load(rank.sequences, global_batch)
         return []
-    part = part_of_batch(rank.step_config, rank.groups.at.dp)
+    part = part_of_batch(rank.step_config, rank.groups.coordinates.dp)
     first = rank.sequences + part.start
     batches = micro_batches(rank, *samples.training(first, len(part)))
     if isinstance(samples, PrefetchedBatches):
@@ -303,7 +303,7 @@ class Validation:
         first = batch * config.batch.global_batch
         if self._stages.documents is not None:
             return self._stages.documents.evaluate(first, config.batch.global_batch)
-        part = part_of_batch(config, rank.groups.at.dp)
+        part = part_of_batch(config, rank.groups.coordinates.dp)
         held_out = micro_batches(rank, *self._samples.validation(first + part.start, len(part)))
         return self._stages.evaluate(held_out, mean_accumulation(config), partial)
 

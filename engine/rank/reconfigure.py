@@ -183,7 +183,7 @@ def _schedule(rank: RankContext, stages: PipelineExecutor, _: LocalOptimizer) ->
 
 def _tell_micro_batches(rank: RankContext, stages: PipelineExecutor) -> Plan:
     config = rank.step_config
-    chosen = plan_of(config, rank.groups.at.dp)
+    chosen = plan_of(config, rank.groups.coordinates.dp)
     models = {stage: replica.model for stage, replica in stages.stages.items()}
     set_micro_batches(models, config, chosen, rank.folder)
     return chosen

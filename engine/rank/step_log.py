@@ -119,7 +119,7 @@ class StepLog:
         """Take over a finished step and write what the device has completed. ``losses`` are those of its micro-batches,
         each divided by what the mean rank has of them; ``tokens`` this rank's where they are not those of windows.
         """
-        config, dp = self._rank.step_config, self._rank.groups.at.dp
+        config, dp = self._rank.step_config, self._rank.groups.coordinates.dp
         if tokens is None:
             sequences = accumulation(config, dp) * config.batch.micro_batch
             tokens = sequences * config.data.sequence_length // self._rank.layout.cp

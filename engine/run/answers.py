@@ -49,7 +49,7 @@ class RankReply:
 
 @dataclass(frozen=True, slots=True)
 class PendingOrder:
-    """An order that not all ranks have answered: ``done`` of ``steps`` are over, ``answered`` of ``ranks`` wrote.
+    """An order that not all ranks have answered: ``steps_done`` of ``steps`` are over, ``answered`` of ``ranks`` wrote.
 
     ``state`` is asked, recording or writing; ``first`` is None until ranks have agreed on a step.
     """
@@ -58,14 +58,14 @@ class PendingOrder:
     state: str
     steps: int
     first: int | None
-    done: int
+    steps_done: int
     answered: int
     ranks: int
 
     @property
     def fraction(self) -> float:
         """How far it is; that ranks write counts as one more step."""
-        return (self.done + self.answered / self.ranks) / (self.steps + 1)
+        return (self.steps_done + self.answered / self.ranks) / (self.steps + 1)
 
 
 def orders_of_command(folder: Path, command: str) -> dict[str, int]:

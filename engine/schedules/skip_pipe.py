@@ -36,12 +36,12 @@ Lists = tuple[tuple[Action, ...], ...]
 
 
 class Skips(NamedTuple):
-    """What is left out: the share of all visits of stages. ``planned`` without collisions, or with no regard to each
-    other. ``layers`` of each stage say how long it takes; without them all take equally long.
+    """What is left out: the share of all visits of stages. ``is_planned``: without collisions, else with no regard to
+    each other. ``layers`` of each stage say how long it takes; without them all take equally long.
     """
 
     share: float
-    planned: bool = True
+    is_planned: bool = True
     layers: tuple[int, ...] = ()
 
 
@@ -71,7 +71,7 @@ def skip_stages(whole: Plan, skips: Skips) -> Plan:
     """A plan in which micro-batches leave out stages, from the one in which they do not. What is not planned deals
     paths in turn, and keeps the order of that one.
     """
-    if skips.planned:
+    if skips.is_planned:
         return _search_plan(whole, skips)
     return _drop_skipped(
         whole, _skip_in_turn(whole, count_skips(whole.stages, whole.micro_batches, skips.share))

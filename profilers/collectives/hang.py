@@ -152,7 +152,7 @@ def _messages(group: str, dumps: Mapping[int, Dump], members: _Members) -> Itera
         if max(pair) >= len(ranks):
             continue
         ends = {SEND.name: ranks[pair[0]], RECV.name: ranks[pair[1]]}
-        if not all(dumps[rank].whole for rank in ends.values() if rank in dumps):
+        if not all(dumps[rank].is_complete for rank in ends.values() if rank in dumps):
             continue
         sides = {
             operation: [

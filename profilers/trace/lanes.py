@@ -28,7 +28,7 @@ class Span(NamedTuple):
     name: str
     start_unix: float
     seconds: float
-    about: dict[str, Any]
+    arguments: dict[str, Any]
 
 
 def lanes(records: RunRecords, rank: int, steps: range) -> dict[str, list[Span]]:
@@ -39,8 +39,8 @@ def lanes(records: RunRecords, rank: int, steps: range) -> dict[str, list[Span]]
         "pipeline actions": _spans(records.table(rank, "action"), steps, _action),
     }
     calls = _spans(records.table(rank, "comm"), steps, _call)
-    for axis in dict.fromkeys(call.about["axis"] for call in calls):
-        for number, lane in enumerate(assign_lanes(call for call in calls if call.about["axis"] == axis)):
+    for axis in dict.fromkeys(call.arguments["axis"] for call in calls):
+        for number, lane in enumerate(assign_lanes(call for call in calls if call.arguments["axis"] == axis)):
             named[f"communication {axis}" + (f" ({number + 1})" if number else "")] = lane
     return {name: spans for name, spans in named.items() if spans}
 
@@ -71,7 +71,7 @@ def lane_events(
         yield {"ph": "M", "name": "thread_name", **thread, "args": {"name": name}}
         yield {"ph": "M", "name": "thread_sort_index", **thread, "args": {"sort_index": number - 100}}
         for span, (ts, dur) in zip(spans, _microseconds(spans, base_ns), strict=True):
-            event = {"ph": "X", "cat": span.kind, "name": span.name, "args": span.about}
+            event = {"ph": "X", "cat": span.kind, "name": span.name, "args": span.arguments}
             yield event | thread | {"ts": ts, "dur": dur}
 
 
@@ -89,7 +89,7 @@ def kernel_events(named: dict[str, list[Span]], rank: int, backend: str, base_ns
                 label, stream = f"{span.name} on the host", _COMPUTATION_STREAM
             else:
                 continue
-            args = {"stream": stream, "device": rank} | span.about
+            args = {"stream": stream, "device": rank} | span.arguments
             event = {"ph": "X", "cat": "kernel", "name": label, "pid": rank, "tid": stream, "args": args}
             yield event | {"ts": ts, "dur": dur}
 

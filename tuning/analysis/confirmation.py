@@ -142,14 +142,14 @@ def _drop_violations(
 @dataclass(frozen=True, slots=True)
 class Window:
     """The next one: which trial it measures again, in which round, with how many steps; None: as many as the trial.
-    Those ``left`` of its round, this one included, are to be measured with it: a round that is not over counts for
-    nobody.
+    The ``rest_of_round``, this one included, is to be measured with it: a round that is not over counts
+    for nobody.
     """
 
     trial: Trial
     round: int
     steps: int | None
-    left: tuple[Trial, ...] = ()
+    rest_of_round: tuple[Trial, ...] = ()
 
 
 def next_window(state: StudyState, file: StudyFile) -> Window | None:

@@ -18,7 +18,7 @@ _UNDECIDED = "_undecided"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Which measure a constraint bounds, from which side, and how it is written. ``always``: every run must keep it,
+    """Which measure a constraint bounds, from which side, and how it is written. ``every_run``: every run must keep it,
     however short; otherwise what counts is the mean of the runs.
     """
 
@@ -27,7 +27,7 @@ class Bound:
     factor: float = 1.0
     unit: str = ""
     name: str = ""
-    always: bool = False
+    every_run: bool = False
 
 
 BOUNDS = {
@@ -75,7 +75,7 @@ def check_runs(
     """
     if constraints is None or not constraints.bounds():
         return []
-    mean = {bound.measure: _mean(runs, bound.measure) for bound in BOUNDS.values() if not bound.always}
+    mean = {bound.measure: _mean(runs, bound.measure) for bound in BOUNDS.values() if not bound.every_run}
     checks_of_runs = [constraint_checks(constraints, run | mean) for run in map(dict, runs)]
     return [max(checks, key=_badness) for checks in zip(*checks_of_runs, strict=True)]
 

@@ -37,7 +37,7 @@ LONG_RESULT = 1_000
 @dataclass(frozen=True, slots=True)
 class Update:
     """News: a trial began (no outcome yet) or ended, or the study changed its state or has something to say.
-    ``elsewhere`` names the controller of a trial that is not ours; ``running`` are all that run now, ``best`` is the
+    ``controller`` names the controller of a trial that is not ours; ``running`` are all that run now, ``best`` is the
     best of the search so far.
     """
 
@@ -47,7 +47,7 @@ class Update:
     trials_total: int
     trial: Trial | None = None
     note: str = ""
-    elsewhere: str = ""
+    controller: str = ""
     running: tuple[Trial, ...] = ()
     best: Trial | None = None
 

@@ -38,9 +38,9 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class HostDevices:
-    """What this host can deal: ``what`` is GPUs (by the driver's numbers, None for a part of one) or cores."""
+    """What this host can deal: ``noun`` is GPUs (by the driver's numbers, None for a part of one) or cores."""
 
-    what: str
+    noun: str
     devices: tuple[int | None, ...]
 
     def most(self, ranks: int) -> int:
@@ -93,10 +93,10 @@ def slices(controllers: int, ranks: int, config: RunConfig, simulated: bool = Fa
     if len(whole) < len(devices.devices):
         raise InputError(FIELD, controllers, "parts of GPUs (MIG) cannot be dealt; leave it out")
     if controllers * ranks > len(whole):
-        offered, most = f"{len(whole)} {devices.what}", devices.most(ranks)
+        offered, most = f"{len(whole)} {devices.noun}", devices.most(ranks)
         remedy = f"times {several(ranks, 'ranks')} is more than this host's {offered}; at most {most}"
         raise InputError(FIELD, controllers, remedy)
-    if devices.what == "GPUs":
+    if devices.noun == "GPUs":
         return [Slice(gpus=part) for part in _parts(whole, ranks, controllers)]
     return [Slice(part) for part in _parts(whole, len(whole) // controllers, controllers)]
 

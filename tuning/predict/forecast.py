@@ -239,7 +239,7 @@ def _notes(config: RunConfig, target: Target, row: _Row) -> list[str]:
         *([unseen] if beyond else []),
         *forecast_document.notes(config, target.in_lab),
         *target.notes,
-        target.allowance.said,
+        target.allowance.description,
         *([] if target.on_cpu else [headroom.OUTSIDE_SAID]),
     ]
 

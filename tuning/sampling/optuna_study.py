@@ -38,7 +38,7 @@ REDRAW_SECONDS = 0.4
 @dataclass(frozen=True, slots=True)
 class Draw:
     """A point to measure, as the sampler names it, and how many illegal ones were drawn before it; whose it is, why it
-    was taken, and the group of knobs that is ``turned`` in this phase.
+    was taken, and the ``group`` of knobs that is turned in this phase.
     """
 
     point: Point
@@ -46,7 +46,7 @@ class Draw:
     skipped_illegal: int
     source: str = "sampler"
     why: str = ""
-    turned: str = ""
+    group: str = ""
 
 
 class OptunaStudy:

@@ -79,7 +79,7 @@ def explain_infeasibility(prior: Prior, observations: Observations) -> str:
 
 def _reasons(prior: Prior) -> list[str]:
     """What stands against the candidates, in words."""
-    refused = np.array([bool(reason) for reason in prior.refused], np.bool_)
+    refused = np.array([bool(reason) for reason in prior.refusals], np.bool_)
     reasons = []
     if not refused.all():
         least = float(prior.fills[~refused].min())
@@ -88,8 +88,8 @@ def _reasons(prior: Prior) -> list[str]:
         reasons.append(
             f"{(~refused).sum()} were predicted to need too much memory (at least {risk:.1%} sure){needs}"
         )
-    for reason in dict.fromkeys(filter(None, prior.refused)):
-        reasons.append(f"{prior.refused.count(reason)} are refused: {reason}")
+    for reason in dict.fromkeys(filter(None, prior.refusals)):
+        reasons.append(f"{prior.refusals.count(reason)} are refused: {reason}")
     return reasons
 
 
@@ -97,7 +97,7 @@ def skipped_candidates(prior: Prior, observations: Observations) -> dict[int, st
     """Candidates that are not tried while others are left, with the reason of each."""
     fails, tried = posterior(prior, observations).fails, set(observations.rows.tolist())
     rows = [row for row in np.flatnonzero(fails >= HOPELESS).tolist() if row not in tried]
-    return {row: prior.refused[row] or _too_full(prior, fails, row) for row in rows}
+    return {row: prior.refusals[row] or _too_full(prior, fails, row) for row in rows}
 
 
 def _too_full(prior: Prior, fails: Array, row: int) -> str:

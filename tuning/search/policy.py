@@ -308,7 +308,7 @@ def _apply_pins(state: StudyState, file: StudyFile, point: Point) -> Point:
 
 def _confirmation(state: StudyState, file: StudyFile) -> Step:
     window = confirmation.next_window(state, file)
-    if window is None or no_room_again(state, file, window.left):
+    if window is None or no_room_again(state, file, window.rest_of_round):
         return Step("done")
     number, steps = window.trial.number, window.steps
     why = f"measures trial {number} again, round {window.round + 1}"

@@ -87,7 +87,7 @@ class Proposer:
             return None
         for phase, mask in phases.open_now(state, file):
             if (drawn := self._draw_point(state, file, mask)) is not None:
-                return replace(drawn, turned=phase)
+                return replace(drawn, group=phase)
         self._exhausted = self._mask
         masked = f"every legal point inside the mask ({self._mask}) was measured"
         note = masked if self._mask.limits else SPACE_IS_MEASURED

@@ -38,7 +38,7 @@ class Prior:
     ``features`` [candidates, features] say which are alike: 1 apart is a doubling of a degree. ``log_seconds`` is the
     median of a run's natural logarithm of seconds and ``spread`` the standard deviation of what this candidate is off
     by itself. With probability ``slow_chance`` a run takes ``slower`` more, as a logarithm. ``risk`` is the
-    probability to run out of memory, ``faults`` to fail otherwise. ``refused`` has a reason where that is certain,
+    probability to run out of memory, ``faults`` to fail otherwise. ``refusals`` has a reason where that is certain,
     else nothing. ``fills``: predicted bytes over those that a device can hold, NaN where that is not known.
     ``slow_features`` say which are alike in whether they are slow; without them those that say it of errors do.
 
@@ -55,7 +55,7 @@ class Prior:
     risk: Array
     faults: Array
     fills: Array
-    refused: tuple[str, ...]
+    refusals: tuple[str, ...]
 
     @classmethod
     def from_columns(
@@ -84,7 +84,7 @@ class Prior:
             features=np.asarray(features, np.float64).reshape(count, -1),
             slow_features=np.asarray(slow, np.float64).reshape(count, -1),
             log_seconds=np.asarray(log_seconds, np.float64),
-            refused=("",) * count if refused is None else refused,
+            refusals=("",) * count if refused is None else refused,
             **columns,
         )
         numbers = [
@@ -93,7 +93,7 @@ class Prior:
             prior.log_seconds,
             *(columns[name] for name in columns if name != "fills"),
         ]
-        if len(prior.refused) != count or not all(np.isfinite(column).all() for column in numbers):
+        if len(prior.refusals) != count or not all(np.isfinite(column).all() for column in numbers):
             raise ValueError("a prior needs a finite number of each candidate in every column")
         return prior
 
@@ -223,7 +223,7 @@ def _fails(prior: Prior, observations: Observations) -> tuple[Array, float, floa
 
     The shift's posterior is taken on a grid; trials that were certain to fail say nothing of it.
     """
-    certain = np.array([bool(reason) for reason in prior.refused], np.bool_)
+    certain = np.array([bool(reason) for reason in prior.refusals], np.bool_)
     risk = np.clip(prior.risk, 1 - _MOST, _MOST)
     logits = np.log(risk / (1 - risk))
     shifts = SHIFT * _SHIFTS

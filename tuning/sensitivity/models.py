@@ -336,7 +336,7 @@ def _dependence(fitted: FittedModel, space: Space) -> list[PredictedKnob]:
     points = [space.canonical_point(space.point(fitted.points[index])) for index in sorted(chosen)]
     rows = []
     for group in fitted.columns.groups:
-        values = data.sort_values(group.knob, group.knob.grid() if group.knob.is_range else group.seen)
+        values = data.sort_values(group.knob, group.knob.grid() if group.knob.is_range else group.values_seen)
         points_of_values = (
             (value, _points_at(points, group.knob.key, value, space))
             for value in values

@@ -41,8 +41,8 @@ class TrialPoint(NamedTuple):
 
     number: int
     value: float
-    below: float
-    above: float
+    lower_error: float
+    upper_error: float
     words: str
 
 
@@ -70,9 +70,9 @@ class TrialSeries(NamedTuple):
     floor: float
     ruled_out: Sequence[TrialPoint] = ()
     #: The best as it was measured again, which is what the study claims; None where it is the baseline, or nothing was.
-    confirmed: float | None = None
+    confirmed_value: float | None = None
     #: Whether the baseline's value, too, is of repeats.
-    again: bool = False
+    is_baseline_repeated: bool = False
     #: What is not drawn of a long study (``workbench.figures.search.downsampling``).
     note: str = ""
 
@@ -102,7 +102,7 @@ def trial_series(result: StudyResult) -> TrialSeries:
     ends = [
         end
         for point in (*chain(*groups.values()), *repeated)
-        for end in (point.value, point.value - point.below)
+        for end in (point.value, point.value - point.lower_error)
     ]
     return TrialSeries(
         exact=groups["exact"],
@@ -115,8 +115,8 @@ def trial_series(result: StudyResult) -> TrialSeries:
         baseline=aim.to_display(result.baseline.value) if result.baseline else None,
         floor=_floor([end for end in ends if end]),
         ruled_out=groups["ruled_out"],
-        confirmed=_confirmed_best(result),
-        again=result.confirmation_rounds is not None
+        confirmed_value=_confirmed_best(result),
+        is_baseline_repeated=result.confirmation_rounds is not None
         and any(arm.is_baseline for arm in result.confirmation_rounds.arms),
     )
 
@@ -284,10 +284,10 @@ def trials(series: TrialSeries, revision: str = "", aim: Aim = TOKENS) -> go.Fig
     drawing = figure(aim.title, "trial", aim.unit, revision, height=380)
     if not (series.exact or series.lossy or series.ruled_out or series.failed or series.running):
         return empty(drawing, "no trial has been proposed yet")
-    repeated_text = f",{LINE_BREAK}measured again" if series.again else ""
+    repeated_text = f",{LINE_BREAK}measured again" if series.is_baseline_repeated else ""
     lines = (
         (f"baseline{repeated_text}", series.baseline, NEUTRAL),
-        (f"best{repeated_text}", series.confirmed, BEST),
+        (f"best{repeated_text}", series.confirmed_value, BEST),
     )
     levels = sorted((value, name, color) for name, value, color in lines if value is not None)
     for place, (value, name, color) in enumerate(levels):
@@ -343,8 +343,8 @@ def _points(drawing: go.Figure, points: Sequence[TrialPoint], look: tuple[str, s
         x=[point.number for point in points],
         y=[point.value for point in points],
         error_y={
-            "array": [point.above for point in points],
-            "arrayminus": [point.below for point in points],
+            "array": [point.upper_error for point in points],
+            "arrayminus": [point.lower_error for point in points],
             "thickness": 0.7 if is_crowded else 1.4,
             "width": 0 if is_crowded else 4,
         },

@@ -249,7 +249,7 @@ def _with_merged_trace(target: Target, reply: Reply) -> Reply:
     except traces.MergeError as error:
         return replace(reply, accepted=False, text=str(error))
     size, ranks = words.gib(path.stat().st_size), words.several(len(trace.files), "ranks")
-    text = f"{words.steps(trace.first or 0, trace.done)} of {ranks} in {path} ({size})"
+    text = f"{words.steps(trace.first or 0, trace.steps_done)} of {ranks} in {path} ({size})"
     hint = f"open it at https://ui.perfetto.dev; for Holistic Trace Analysis: {path.with_name(traces.EACH)}"
     return replace(reply, accepted=True, text="; ".join([text, *trace.problems, hint]), file=str(path))
 

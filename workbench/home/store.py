@@ -160,7 +160,7 @@ class Table(Generic[Row]):
     name: str
     key: str
     row: type[Row]
-    read: Callable[[Path], Row]
+    read_row: Callable[[Path], Row]
     files: tuple[str, ...]
 
     @property
@@ -178,7 +178,7 @@ class _Changes:
     """Values of rows to write, by key and signature, and keys of folders that are gone."""
 
     rows: dict[tuple[str, str], list[Any]]
-    gone: list[tuple[str]]
+    deleted_keys: list[tuple[str]]
 
 
 class Store:
@@ -302,7 +302,7 @@ def _sync_index(index: sqlite3.Connection, home: Path, from_scratch: bool = Fals
         if (
             from_scratch
             or not _has_tables(index)
-            or any(changes.rows or changes.gone for changes in changes_of_tables.values())
+            or any(changes.rows or changes.deleted_keys for changes in changes_of_tables.values())
         ):
             with _writing(index):
                 _write(index, home, changes_of_tables, from_scratch)
@@ -323,7 +323,7 @@ def _write(
     for table, folders in _table_folders(home):
         changes = _changes(index, table, folders, ready=changes_of_tables[table.name].rows)
         marks = ", ".join("?" * (len(table.columns) + 1))
-        index.executemany(f"DELETE FROM {table.name} WHERE {table.key} = ?", changes.gone)
+        index.executemany(f"DELETE FROM {table.name} WHERE {table.key} = ?", changes.deleted_keys)
         rows = [(*values, signature) for (_, signature), values in changes.rows.items()]
         index.executemany(f"INSERT OR REPLACE INTO {table.name} VALUES ({marks})", rows)
 
@@ -372,7 +372,7 @@ def _changes(
     for folder in folders:
         mark = (folder.name, signatures[folder.name])
         if recorded.get(folder.name) != mark[1]:
-            rows[mark] = (ready or {}).get(mark) or _encode_row(table.read(folder))
+            rows[mark] = (ready or {}).get(mark) or _encode_row(table.read_row(folder))
     return _Changes(rows, [(key,) for key in recorded.keys() - signatures.keys()])
 
 

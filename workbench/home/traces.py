@@ -218,7 +218,7 @@ class MergeError(WorkbenchError):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One order. ``state`` is asked, recording, writing, recorded or failed; ``done`` of ``steps`` were recorded.
+    """One order. ``state`` is asked, recording, writing, recorded or failed; ``steps_done`` of ``steps`` were recorded.
 
     ``first`` is None until ranks have agreed on a step, ``merge_trace`` until there is such a file.
     """
@@ -227,10 +227,10 @@ class Trace:
     state: str
     steps: int
     first: int | None
-    done: int
+    steps_done: int
     files: list[Path]
     problems: list[str]
-    merged: Path | None
+    merged_path: Path | None
 
     @property
     def under_way(self) -> bool:
@@ -280,11 +280,11 @@ def merge_trace(folder: Path, trace: Trace) -> Path:
     Raises:
         MergeError: a rank's file is damaged, or there is no space to write.
     """
-    if trace.merged is not None:
-        return trace.merged
+    if trace.merged_path is not None:
+        return trace.merged_path
     view = runs.load(folder)
     directory = trace.files[0].parent
-    steps = range(trace.first or 0, (trace.first or 0) + trace.done)
+    steps = range(trace.first or 0, (trace.first or 0) + trace.steps_done)
     metadata = {"run": view.id, "steps": [steps.start, steps.stop], "problems": trace.problems}
     try:
         sources = _sources(view, [path for path in trace.files if path.is_file()], steps)

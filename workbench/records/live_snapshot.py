@@ -105,7 +105,7 @@ class Snapshot:
     #: Of a thinned look, means over all steps: by rank, and for None of the slowest rank of each step.
     phases: Mapping[int | None, PhaseMeans] = field(default_factory=dict)
     #: Names this look: no other one in this process has it.
-    look: str = field(default_factory=lambda: str(next(_LOOKS)))
+    version: str = field(default_factory=lambda: str(next(_LOOKS)))
 
     def select_host(self, name: str | None) -> Snapshot:
         """With the readings of one of ``hosts``; as it is for any other name."""
@@ -120,7 +120,7 @@ class Snapshot:
             network=network,
             processes=processes,
             launcher_events=events,
-            look=f"{self.look} {name}",
+            version=f"{self.version} {name}",
         )
 
     @property

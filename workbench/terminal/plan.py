@@ -95,9 +95,11 @@ def _cells(row: Forecast) -> Iterator[str]:
 
 def _placement_lines(plan: PlanResult) -> Iterator[str]:
     """A line for each of the best; nothing where devices are all alike."""
-    rows = [(row, report) for row, report in zip(plan.best, plan.placed, strict=True) if report is not None]
+    rows = [
+        (row, report) for row, report in zip(plan.best, plan.placements, strict=True) if report is not None
+    ]
     if rows:
-        yield f"Best placement of ranks on {rows[0][1].where}, with its gain over ranks in order (nothing hidden):"
+        yield f"Best placement of ranks on {rows[0][1].network}, with its gain over ranks in order (nothing hidden):"
     for row, report in rows:
         settings = (
             plan_text.placement_settings(report) or "placing ranks in order is as fast as any other way"

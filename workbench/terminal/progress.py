@@ -175,8 +175,8 @@ class StudyProgress(ProgressBar):
         if state.trial is not None and state.trial.outcome is None:
             self._running = state.trial
         elif state.trial is not None:
-            self._running = self._running if state.elsewhere else None
-            self._report_trial(state.trial, state.elsewhere)
+            self._running = self._running if state.controller else None
+            self._report_trial(state.trial, state.controller)
         if self._windows and (state.state, state.phase) != ("running", "confirm"):
             self._report_round()
         self.show(self._doing(state), state.trials_done)

@@ -60,7 +60,9 @@ def _time(file: StudyFile) -> list[str]:
         return []
     allowance = Allowance.from_file(file)
     least = several(allowance.least, "steps")
-    return [f"  in {allowance.whole:g} s: each ends after {allowance.share:.0f} s, but not before {least}"]
+    return [
+        f"  in {allowance.total_seconds:g} s: each ends after {allowance.share:.0f} s, but not before {least}"
+    ]
 
 
 def _command(file: StudyFile) -> TunedCommand:

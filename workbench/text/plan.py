@@ -263,7 +263,7 @@ def placement_lines(report: PlacementReport | None, orders: bool = True) -> Iter
     """
     if report is None:
         return
-    yield f"Best placement of ranks on {report.where}:"
+    yield f"Best placement of ranks on {report.network}:"
     if report.values:
         yield f"  {100 * report.gain:+6.1f} % tokens/s  {placement_settings(report)}"
     yield f"  {report.reason}"

@@ -32,7 +32,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "ended": ("green", ":material/check_circle:"),
     "continued": ("violet", ":material/fork_right:"),
 }
-_SPOKEN = {ending.value: ending.facts.spoken for ending in Ending} | {
+_SPOKEN = {ending.value: ending.facts.phrase for ending in Ending} | {
     "communication_exposed": "exposed communication",
     "continued": "continued in another study",
 }

@@ -111,20 +111,20 @@ class _Shares:
 
     span: CodedSpan
     codec: RowCodec
-    each: int
+    share_values: int
     #: Of the message to one rank, in bytes; of a share of the average, in values.
     place: int
     first: int
 
     def share_range(self, rank: int) -> tuple[int, int]:
         """The share of a rank, [start, stop) of the bucket."""
-        start = min(self.span.start + rank * self.each, self.span.stop)
-        return start, min(start + self.each, self.span.stop)
+        start = min(self.span.start + rank * self.share_values, self.span.stop)
+        return start, min(start + self.share_values, self.span.stop)
 
     @property
     def bytes(self) -> int:
         """Of one rank's message."""
-        return self.codec.size(self.each)
+        return self.codec.size(self.share_values)
 
     def message(self, all_spans: Tensor, count: int) -> Tensor:
         """This span's part [size(count)] of a rank's message."""
@@ -148,7 +148,7 @@ class QuantizedAllReduce(Method):
         self._sent = content.flat.new_zeros(link.size, self._bytes, dtype=torch.uint8)
         self._received, self._average = torch.empty_like(self._sent), self._sent.new_zeros(self._bytes)
         #: The sum, in which the second coding's errors stay.
-        self._mean = content.flat.new_zeros(last.first + last.each)
+        self._mean = content.flat.new_zeros(last.first + last.share_values)
 
     def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
         """All spans share both messages."""
@@ -192,7 +192,9 @@ class QuantizedAllReduce(Method):
         """One block for all blocks and both codings: each value is rounded without bias, if not on its own."""
         if not self._noisy:
             return None
-        count = BLOCK_VALUES if like.device.type == "cpu" else max(shares.each for shares in self._shares)
+        count = (
+            BLOCK_VALUES if like.device.type == "cpu" else max(shares.share_values for shares in self._shares)
+        )
         longest = max(count, *(shares.codec.length for shares in self._shares))
         return torch.rand(longest, generator=streams.rank_generator(self._index), device=like.device)
 

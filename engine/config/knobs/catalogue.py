@@ -54,7 +54,7 @@ KNOBS: dict[str, KnobFacts] = {
         refused={
             Context.OTHER_MODEL: Refusal(
                 "only the decoder's blocks are known before they run",
-                instead="give memory.block_actions instead",
+                remedy="give memory.block_actions instead",
             ),
             Context.FROZEN_MODEL: "a plan measures blocks that learn",
             Context.WHOLE_DOCUMENTS: "",
@@ -180,7 +180,7 @@ KNOBS: dict[str, KnobFacts] = {
         refused={
             Context.OTHER_MODEL: Refusal(
                 "its matrices may be of any kind",
-                instead="set it to fp32: precision bf16 computes under autocast",
+                remedy="set it to fp32: precision bf16 computes under autocast",
             ),
             Context.FROZEN_MODEL: "frozen parameters are kept as they were saved",
             Context.EXPERT_SLOTS: "needs fp32 parameters",

@@ -42,6 +42,6 @@ def _describe(key: str, value: Any, refusal: Refusal) -> RefusedSetting:
     remedy, named = f"set it to {legal}", f"set {key} to {legal}"
     if default_of(key) is None:
         remedy, named = "leave it out", f"leave out {key}"
-    if refusal.instead:
-        remedy = named = refusal.instead.format(value=value)
+    if refusal.remedy:
+        remedy = named = refusal.remedy.format(value=value)
     return RefusedSetting(key, value, refusal.why.format(value=value), remedy, named)

@@ -54,12 +54,12 @@ class JobResult:
 
 @dataclass(slots=True)
 class Watcher:
-    """Who runs a job. ``asked`` names the signal that asks for its end, or is empty.
+    """Who runs a job. ``stop_signal`` names the signal that asks for its end, or is empty.
 
     A KeyboardInterrupt from it ends the job at once. ``say`` is told what a person should know.
     """
 
-    asked: Callable[[], str]
+    stop_signal: Callable[[], str]
     say: Callable[[str], None]
     #: Where the job's output goes, as it comes.
     outputs: Sequence[IO[bytes]] = field(default_factory=lambda: (sys.stdout.buffer, sys.stderr.buffer))
@@ -228,7 +228,7 @@ class _JobMonitor:
                 run_folder.update_job(self._folder, notes=self._notes)
 
     def _requested_signal(self) -> str:
-        return self._watcher.asked() or ("SIGINT" if stop_commanded(self._folder) else "")
+        return self._watcher.stop_signal() or ("SIGINT" if stop_commanded(self._folder) else "")
 
     def _stop(self, name: str) -> int:
         """Ask the job's group to end, wait, and kill what is left of it; ranks of torchrun have groups of their own."""

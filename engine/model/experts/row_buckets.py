@@ -34,11 +34,11 @@ _DRAWN = 2411_08446
 
 
 class Buckets(NamedTuple):
-    """``of`` int64 [rows] is each row's bucket; they are numbered in the order of their first rows, so by expert.
-    ``order`` int64 [rows] has the rows bucket by bucket, and ``sizes`` int64 [buckets] how many each has.
+    """``bucket_of_row`` int64 [rows] is each row's bucket; they are numbered in the order of their first rows, so by
+    expert. ``order`` int64 [rows] has the rows bucket by bucket, and ``sizes`` int64 [buckets] how many each has.
     """
 
-    of: Tensor
+    bucket_of_row: Tensor
     order: Tensor
     sizes: Tensor
 
@@ -53,7 +53,7 @@ class Buckets(NamedTuple):
 
     def distances(self, rows: Tensor, means: Tensor) -> Tensor:
         """Of the rows from the means of their buckets, fp32 [rows, width]."""
-        return rows.float() - means.float()[self.of]
+        return rows.float() - means.float()[self.bucket_of_row]
 
 
 def directions(width: int, seed: int) -> Tensor:
@@ -195,7 +195,12 @@ class _Means(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         buckets = Buckets(*ctx.saved_tensors)
-        return (gradient / buckets.sizes.unsqueeze(1)).to(gradient.dtype)[buckets.of], None, None, None
+        return (
+            (gradient / buckets.sizes.unsqueeze(1)).to(gradient.dtype)[buckets.bucket_of_row],
+            None,
+            None,
+            None,
+        )
 
 
 class _ExpandBuckets(torch.autograd.Function):

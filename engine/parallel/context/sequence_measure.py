@@ -122,7 +122,7 @@ def _begin(rank: RankContext, model: Decoder, degree: int, count: int, length: i
     axis = model.context
     assert isinstance(axis, DocumentAttention)
     rank_tokens = count * length // degree
-    place = rank.groups.at.dp % degree
+    place = rank.groups.coordinates.dp % degree
     axis.begin(degree, [length] * count)
     places = (
         torch.arange(length).repeat(count)[place * rank_tokens : (place + 1) * rank_tokens].to(rank.device)

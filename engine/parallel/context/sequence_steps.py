@@ -190,7 +190,7 @@ class DocumentSteps:
         """The next forward is of this rank's share, of a step of so many tokens: the number of its group, the group and
         the share.
         """
-        number, group, place = my_group(groups, self._rank.groups.at.dp)
+        number, group, place = my_group(groups, self._rank.groups.coordinates.dp)
         documents = [
             torch.from_numpy(self._documents.tokens(numbers[document])) for document in group.documents
         ]

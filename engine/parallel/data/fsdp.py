@@ -60,7 +60,7 @@ class FullyShardedReplica:
         shared: StageSharedParameters | None = None,
     ) -> None:
         self._rest, self._timer = unsharded, timer
-        self._whole = {parameter for part in unsharded.parts for parameter in part.shared.named.values()}
+        self._whole = {parameter for part in unsharded.parts for parameter in part.shared.parameters.values()}
         self._always = self._kept = config.parallel.zero_stage == 2
         self._tp_size, self._pieces = tp_size, list[Piece]()
         self._masters = MasterWeights(config.memory)

@@ -121,7 +121,7 @@ class SlicedParameters(AveragedParameters):
             recorder.tell(arriving.calls)
 
     def _pieces_of(self, bucket: Bucket, weights: Tensor) -> list[Piece]:
-        names = {parameter: name for name, parameter in self.shared.named.items()}
+        names = {parameter: name for name, parameter in self.shared.parameters.items()}
         slice_size = len(weights) // self.group.size()
         first, offset, pieces = self.group.rank() * slice_size, 0, []
         for parameter in bucket.parameters:

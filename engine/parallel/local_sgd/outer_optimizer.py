@@ -38,7 +38,7 @@ class OuterOptimizer(LocalOptimizer):
         super().__init__(replicas, rank.groups, rank.config.train)
         link, settings = Link(group, rank.device, rank.timer), settings_of(rank.config)
         bring = super().publish_weights
-        self._number, self._count = rank.layout.replica(rank.groups.at), rank.layout.replicas
+        self._number, self._count = rank.layout.replica(rank.groups.coordinates), rank.layout.replicas
         self.outer = outer_loop(LoopInput(rank, link, settings, self.pieces, self.shares, bring))
 
     def step(self) -> float:

@@ -61,7 +61,7 @@ def test_what_contradicts_itself_is_refused(values: dict[str, object]) -> None:
 
 def test_every_setting_has_a_source() -> None:
     assert all(
-        known.source.startswith("https://") and known.does and known.since for known in VARIABLES.values()
+        known.source.startswith("https://") and known.effect and known.since for known in VARIABLES.values()
     )
 
 

@@ -172,10 +172,10 @@ class Sources:
 class Step:
     """One sample: ``seconds`` of a step, the mean of several where only every so many are told of."""
 
-    at: float
+    time: float
     seconds: float
     loss: float | None
-    of: int = 1
+    steps: int = 1
 
 
 class StepClock:

@@ -208,7 +208,7 @@ class Trial:
     def _note(self, step: Step) -> None:
         config = self._config
         unknown = dict.fromkeys(f"{name}_seconds" for name in PHASES)
-        began = time.time() - (time.monotonic() - step.at) - step.seconds
+        began = time.time() - (time.monotonic() - step.time) - step.seconds
         self._writer.write(
             StepSample(
                 step=self.steps,
@@ -222,7 +222,7 @@ class Trial:
                 **unknown,
             )
         )
-        self._first = self._first or step.at
+        self._first = self._first or step.time
         self._page.enter_state(0, self.steps, "forward")
         self.steps += 1
 

@@ -122,7 +122,7 @@ def _outcome_of_cause(lines: Sequence[str], rank: int | None) -> RunOutcome | No
     printed = cause_printed_in(lines)
     if printed is None:
         return None
-    words = f"the trainer {printed[0].facts.counted}: {printed[1]}"
+    words = f"the trainer {printed[0].facts.count_phrase}: {printed[1]}"
     return RunOutcome(printed[0], _shorten(words), rank, None, tuple(lines[-KEPT_LINES:]))
 
 

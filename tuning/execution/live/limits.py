@@ -39,7 +39,7 @@ class SlowdownBudget:
 
         What earlier windows of these steps lost counts; what others gained does not.
         """
-        if self._baseline is None or not stretch.measured:
+        if self._baseline is None or not stretch.measured_steps:
             return None
         live, now = self._live, stretch.first + stretch.steps
         recent = [

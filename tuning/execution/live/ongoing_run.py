@@ -50,21 +50,21 @@ class UnansweredError(WorkbenchError):
 
 @dataclass(frozen=True, slots=True)
 class ChangeResult:
-    """The values hold from this step on. ``changed`` is false where they held already."""
+    """The values hold from this step on. ``has_changed`` is false where they held already."""
 
     step: int
-    changed: bool
+    has_changed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class StepRange:
-    """So many ``steps`` from ``first`` on, ``measured`` of which count, in so many seconds of training. The first
+    """So many ``steps`` from ``first`` on, ``measured_steps`` of which count, in so many seconds of training. The first
     ``settling`` ones do not.
     """
 
     first: int
     steps: int
-    measured: int
+    measured_steps: int
     seconds: float
     settling: int = 0
 

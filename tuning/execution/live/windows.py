@@ -326,7 +326,7 @@ class LiveWindows:
             summary = replace(
                 recorded,
                 losses=own_losses,
-                validation_loss=losses.own,
+                validation_loss=losses.window,
                 reference_loss=losses.reference,
                 steps_before=losses.steps_before,
                 loss_before=losses.loss_before,

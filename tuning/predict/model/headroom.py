@@ -51,7 +51,7 @@ class Allowance:
     error: float = 0.0
     counted_bytes: float = 0.0
     trials: int = 0
-    said: str = SAID
+    description: str = SAID
 
     def median(self, counted: Array) -> Array:
         """Bytes at the peak."""

@@ -57,7 +57,7 @@ def _gradients(config: RunConfig) -> dict[str, Stream]:
     streams = dict[str, Stream]()
     if config.model.experts is not None:
         experts = _Experts.from_config(config)
-        elements += experts.instead / parallel.tp
+        elements += experts.router_difference / parallel.tp
         streams["edp"] = _data_parallel_stream(config, experts.elements / parallel.ep / parallel.tp)
     streams["dp"] = _data_parallel_stream(config, elements)
     if 1 < layout.shard < layout.inner:
@@ -89,7 +89,7 @@ class _Experts(NamedTuple):
     """Elements of all experts of the fullest place, and of its routers less the feed-forwards that experts replace."""
 
     elements: int
-    instead: int
+    router_difference: int
 
     @classmethod
     def from_config(cls, config: RunConfig) -> _Experts:

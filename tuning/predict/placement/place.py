@@ -74,7 +74,7 @@ class PlacementReport:
     not equally fast, else None. ``alternatives`` are the orders with axes nested in all ways, the fastest first.
     """
 
-    where: str
+    network: str
     placement: Placement
     seconds: dict[str, float]
     in_order_seconds: dict[str, float]
@@ -98,7 +98,7 @@ class PlacementReport:
     def reason(self) -> str:
         """What is gained, and what crosses islands, in one line."""
         now, before = (1e3 * sum(seconds.values()) for seconds in (self.seconds, self.in_order_seconds))
-        across = self.placement.across.rstrip(".")
+        across = self.placement.crossings.rstrip(".")
         across = f"; {across}" if across else ""
         if not self.values:
             order_text = "placing ranks in order is as fast as any other way"
@@ -109,7 +109,7 @@ class PlacementReport:
     def as_dict(self) -> dict[str, Any]:
         """Plain values: seconds, and the gain as a fraction."""
         return {
-            "where": self.where,
+            "where": self.network,
             "order": list(self.placement.devices),
             "stage_layers": None if self.stage_layers is None else list(self.stage_layers),
             "gain": self.gain,

@@ -87,7 +87,7 @@ class OrderSearchResult(NamedTuple):
 
     order: tuple[int, ...]
     cost: float
-    tried: int
+    orders_tried: int
 
 
 def exhaustive(places: int, costs: CostFunction) -> OrderSearchResult:
@@ -107,7 +107,7 @@ def exhaustive(places: int, costs: CostFunction) -> OrderSearchResult:
         least, tried = int(costs_of_batch.argmin()), tried + len(batch)
         if costs_of_batch[least] < best.cost:
             best = OrderSearchResult(batch[least], float(costs_of_batch[least]), tried)
-    return best._replace(tried=tried)
+    return best._replace(orders_tried=tried)
 
 
 def anneal(
@@ -138,7 +138,7 @@ def anneal(
             if _accept_move(float(neighbour_costs[chain] - costs_now[chain]), temperature, random):
                 orders[chain], costs_now[chain] = neighbours[chain], neighbour_costs[chain]
         best = _better(best, orders, costs_now)
-    return best._replace(tried=tried)
+    return best._replace(orders_tried=tried)
 
 
 def _better(best: OrderSearchResult, orders: list[list[int]], costs: Floats) -> OrderSearchResult:
@@ -182,7 +182,7 @@ _WORTH = 1e-3
 class Placement:
     """``devices``: of each rank. ``seconds``: of a step, by axis and ``compute`` where that is known, beside those of
     the ranks in order. ``stage_layers``: of each stage, with one stage a rank; None where times of layers are unknown.
-    ``across`` says in words what crosses islands; empty where there is one.
+    ``crossings`` says in words what crosses islands; empty where there is one.
     """
 
     devices: tuple[int, ...]
@@ -191,7 +191,7 @@ class Placement:
     stage_layers: tuple[int, ...] | None
     method: Method
     reason: str
-    across: str = ""
+    crossings: str = ""
 
     @property
     def total_seconds(self) -> float:

@@ -54,7 +54,7 @@ class LayoutTable(NamedTuple):
 class PlanResult:
     """``best`` fit, fastest first: of each dp, tp, pp and ZeRO stage the fastest. Of ``pareto``, which is of 1F1B and
     its interleaved form, none other is both faster and smaller. ``tight`` is a faster one that may fit. ``families``
-    have a line for each value of each axis. ``placed`` says for each of the best where its ranks belong, None where
+    have a line for each value of each axis. ``placements`` says for each of the best where its ranks belong, None where
     devices are all alike.
     """
 
@@ -66,7 +66,7 @@ class PlanResult:
     pareto: tuple[Forecast, ...]
     tight: Forecast | None
     families: tuple[Family, ...]
-    placed: tuple[PlacementReport | None, ...]
+    placements: tuple[PlacementReport | None, ...]
     lab_left_out: bool = False
 
     @property
@@ -88,7 +88,7 @@ class PlanResult:
             "safe": self.safe,
             "best": [
                 row(forecast) | {"placement": placement and placement.as_dict()}
-                for forecast, placement in zip(self.best, self.placed, strict=True)
+                for forecast, placement in zip(self.best, self.placements, strict=True)
             ],
             "pareto": [row(forecast) for forecast in self.pareto],
             "tight": row(self.tight) if self.tight else None,
@@ -145,7 +145,7 @@ def plan(config: RunConfig, target: Target, top: int = 10, ranks: int | None = N
         pareto=tuple(answers[len(chosen) : len(chosen) + len(front)]),
         tight=answers[-1] if len(tight) else None,
         families=families(space, target, table.points, table.seconds, table.memory, table.probability),
-        placed=tuple(place.many([forecast.config for forecast in best], target, place.LIMIT_SECONDS)),
+        placements=tuple(place.many([forecast.config for forecast in best], target, place.LIMIT_SECONDS)),
         lab_left_out=config.lab.wanted and not target.in_lab,
     )
 

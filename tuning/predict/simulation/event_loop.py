@@ -39,7 +39,7 @@ class CollectiveCall:
 
     axis: str
     group: Group
-    come: list[tuple[int, int]] = field(default_factory=list)
+    arrivals: list[tuple[int, int]] = field(default_factory=list)
     booking: PortUse | None = None
     waiting: list[int] = field(default_factory=list)
 
@@ -62,15 +62,15 @@ class Meetings:
 
     def come(self, call: Collective, place: int, op: int, now: float) -> CollectiveCall:
         """A place reaches a collective; the last one lets it begin."""
-        counted = (place, call.axis, call.among)
+        counted = (place, call.axis, call.group)
         number = self._counts[counted] = self._counts.get(counted, 0) + 1
-        group = self.group(call.among, place, call.group_size)
+        group = self.group(call.group, place, call.group_size)
         key = group.number, call.axis, number
         meeting = self._open.get(key)
         if meeting is None:
             meeting = self._open[key] = CollectiveCall(call.axis, group)
-        meeting.come.append((place, op))
-        if len(meeting.come) == len(group.places):
+        meeting.arrivals.append((place, op))
+        if len(meeting.arrivals) == len(group.places):
             del self._open[key]
             meeting.booking = self._begin(call, group, now)
         return meeting
@@ -159,7 +159,7 @@ class EventLoop:
             self._go_on(place, now)
         self._check_end()
         for meeting in self._met:
-            for place, op in meeting.come:
+            for place, op in meeting.arrivals:
                 self.ends[place][op] = meeting.end or 0.0
 
     def _go_on(self, place: int, now: float) -> None:

@@ -86,7 +86,7 @@ class _Part:
 
     def __init__(self, step: Step, ports: Ports, rank: int) -> None:
         self._step, self._rank = step, rank
-        self._sent = step.sent[rank] if step.sent else RankTraffic()
+        self._sent = step.rank_traffic[rank] if step.rank_traffic else RankTraffic()
         self._ports, self._places = ports, range(rank * step.replicas, (rank + 1) * step.replicas)
         #: Among the ranks of a place, as slow as the slowest replica's: by axis and size of its groups.
         self._links: dict[tuple[str, int], Link] = {}
@@ -110,7 +110,7 @@ class _Part:
                 yield from self._convert_items((item,))
                 continue
             work_seconds += share * isinstance(item, Collective)
-            if isinstance(item, Collective) and item.among.is_own:
+            if isinstance(item, Collective) and item.group.is_own:
                 inner.append(Inner(item, work_seconds, self._own_seconds(item)))
                 work_seconds += inner[-1].seconds
                 continue
@@ -126,7 +126,7 @@ class _Part:
                 yield Op(Code.WORK, item.seconds, phase=item.phase)
             elif isinstance(item, Join):
                 yield Op(Code.JOIN, tag=item.tag)
-            elif item.among.is_own:
+            elif item.group.is_own:
                 seconds = self._own_seconds(item)
                 yield Op(Code.WORK, seconds, phase="optimizer", inner=(Inner(item, 0.0, seconds),))
             else:

@@ -173,12 +173,12 @@ def _convert_traffic(traffic: RankCalls, convert: _Converter, optimizer_seconds:
     before, actions, after = list[Item](), list[Items](), list[Item]()
     for section in traffic.sections:
         items = convert.items(section)
-        if section.where == "before":
+        if section.part == "before":
             arriving = any(isinstance(item, Collective) and item.tag == ARRIVING for item in items)
             before += (*items, Join(ARRIVING)) if arriving else items
-        elif section.where == "action":
+        elif section.part == "action":
             actions.append(items)
-        elif section.where == "optimizer":
+        elif section.part == "optimizer":
             after += _with_update(items, optimizer_seconds)
         else:
             after += items

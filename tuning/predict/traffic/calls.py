@@ -63,7 +63,7 @@ class Section:
     ``action``: one action of the schedule; ``close``: the rest of the gradients; ``optimizer``: its step.
     """
 
-    where: Where
+    part: Where
     items: tuple[Call | Join, ...]
     action: Action | None = None
 

@@ -32,9 +32,9 @@ class Bucket:
     @property
     def trained(self) -> int:
         """Values of what a step trains of them, which alone are averaged."""
-        if all(member.trained == 1 for member in self.members):
+        if all(member.trained_share == 1 for member in self.members):
             return self.length
-        return sum(round(member.trained * member.elements) for member in self.members)
+        return sum(round(member.trained_share * member.elements) for member in self.members)
 
 
 def make_buckets(parameters: Sequence[Parameter], bucket_mb: float, padding: int = 1) -> list[Bucket]:

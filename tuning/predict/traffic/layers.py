@@ -34,8 +34,8 @@ class Parameter(NamedTuple):
 
     ``block`` is its unit's place in the stage, that of its block or of several that share parameters, or ``ROOT``.
     Gradients of ``partial`` ones are partial over tp, those of ``late`` ones are taken by W, and ``wide`` ones compute
-    in fp32 whatever the precision. ``shared`` ones are called so in the whole model. No other rank has one ``alone``.
-    ``trained`` is the share of it that a step trains, and of whose gradient is sent.
+    in fp32 whatever the precision. ``shared`` ones are called so in the whole model. No other rank has one that
+    ``is_rank_local``. ``trained_share`` is the share of it that a step trains, and of whose gradient is sent.
     """
 
     name: str
@@ -46,8 +46,8 @@ class Parameter(NamedTuple):
     late: bool = False
     wide: bool = False
     shared: str = ""
-    alone: bool = False
-    trained: float = 1.0
+    is_rank_local: bool = False
+    trained_share: float = 1.0
 
     @property
     def elements(self) -> int:
@@ -97,7 +97,7 @@ def _words(config: RunConfig, name: Literal["embedding", "head"], late: bool, ti
     shape, rows = resolve(config.model), resolve(config.model).vocabulary // tensor_ranks(config, name)
     partial, ranks = is_replicated(config, name), column_ranks(config, name)
     sizes = rows, shape.hidden // ranks
-    return Parameter(name, sizes, late=late, partial=partial, shared=tied, alone=ranks > 1)
+    return Parameter(name, sizes, late=late, partial=partial, shared=tied, is_rank_local=ranks > 1)
 
 
 def splits(config: RunConfig) -> bool:
@@ -120,7 +120,7 @@ def _block(config: RunConfig, shape: ModelShape, place: int, late: bool) -> Iter
         split = (
             (outputs, inputs // ranks) if part in ("attention_output", "down") else (outputs // ranks, inputs)
         )
-        return Parameter(f"{place}.{name}", split, place, partial, late=late, trained=keep)
+        return Parameter(f"{place}.{name}", split, place, partial, late=late, trained_share=keep)
 
     for name, outputs in {"query": hidden, "key": narrow, "value": narrow}.items():
         yield matrix(name, "query_key_value", outputs, hidden)

@@ -56,7 +56,7 @@ class TunedCommand:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         arguments = {}
         for argument in self.kind.arguments:
-            now = argument.read(self.today)
+            now = argument.value_of(self.today)
             values = [] if now is None else list(dict.fromkeys(argument.offered(self.today, cores)))
             if now is not None and len({*values, now}) > 1 and values:
                 arguments[argument.name] = values if now in values else sorted([now, *values], key=_order)
@@ -66,7 +66,7 @@ class TunedCommand:
         """What the command has of a name today; None if it has nothing."""
         argument = self._argument(name)
         if argument is not None:
-            return argument.read(self.today)
+            return argument.value_of(self.today)
         option = self.option(name)
         text = self.today.value(option)
         return invocation.read(text) if text is not None else True if self.today.has(option) else None
@@ -83,7 +83,7 @@ class TunedCommand:
             if argument is None:
                 if value != self.has(name):
                     free[self.option(name)] = value
-            elif value != argument.read(self.today):
+            elif value != argument.value_of(self.today):
                 command = argument.put(command, value)
         return apply_arguments(command, free)
 
@@ -120,7 +120,7 @@ class TunedCommand:
     def _argument(self, name: str) -> Argument | None:
         """What the kind knows of a name; a file that says itself what it is called is believed."""
         argument = None if name in self._options else self.kind.argument(name)
-        return argument if argument is not None and argument.read(self.today) is not None else None
+        return argument if argument is not None and argument.value_of(self.today) is not None else None
 
 
 def name_of(section: Mapping[str, Any]) -> str:

@@ -210,20 +210,20 @@ ROWS = add_common_rows((
     Row("parallel.zero_stage", Level.EQUIVALENT, (f"{_P}fsdp_reshard_after_forward",),
         "2 and 3 are FSDP2 that never and always reshards; 1 becomes 2, and beside cp there is FSDP2 alone",
         "stage 1: export to deepspeed or megatron",
-        can=lambda values: _stage(values) == values["parallel.zero_stage"]),
+        accepts=lambda values: _stage(values) == values["parallel.zero_stage"]),
     Row("parallel.shard_ranks", Level.EXPRESSED, (f"{_P}data_parallel_shard_degree",),
         "over whole cp groups, more than one",
-        can=lambda values: values["parallel.shard_ranks"] is None or _hybrid(values)),
+        accepts=lambda values: values["parallel.shard_ranks"] is None or _hybrid(values)),
     Row("batch.micro_batch", Level.EXPRESSED, (f"{_T}local_batch_size", f"{_PIPE}microbatch_size"),
         "of a pipeline the second, and the first is all that a rank accumulates", write=_batch, read=_read_batch),
     Row("batch.global_batch", Level.EXPRESSED, (f"{_T}global_batch_size",)),
     Row("schedule.kind", Level.EXPRESSED, (f"{_PIPE}schedule",),
         "1f1b, gpipe, and interleaved where layers and micro-batches divide", "others become 1f1b",
-        can=_supports_schedule),
+        accepts=_supports_schedule),
     Row("schedule.chunks", Level.EQUIVALENT, (f"{_PIPE}layers_per_stage", f"{_PIPE}first_stage_less_layers",
                                               f"{_PIPE}last_stage_less_layers"),
         "as layers of a stage, which a file without the model does not turn back", "say it beside an import",
-        can=lambda values: values["schedule.chunks"] == 1),
+        accepts=lambda values: values["schedule.chunks"] == 1),
     drop("schedule.stage_layers", "stages are dealt evenly but for the first and the last", "export to megatron"),
     Row("memory.recompute", Level.EQUIVALENT, ("activation_checkpoint",),
         "selective keeps what it thinks dear, by operator",
@@ -233,7 +233,7 @@ ROWS = add_common_rows((
         write=lambda values: {f"{_T}enable_cpu_offload": True}
         if values["memory.offload"] in ("optimizer", "both") and _shares(values) else {},
         read=lambda document, ranks: {"memory.offload": "optimizer"} if document.get(f"{_T}enable_cpu_offload") else {},
-        can=lambda values: values["memory.offload"] == "none"
+        accepts=lambda values: values["memory.offload"] == "none"
         or (values["memory.offload"] == "optimizer" and _shares(values))),
     Row("precision", Level.EXPRESSED, (f"{_T}mixed_precision_param", f"{_T}dtype"),
         write=lambda values: {f"{_T}mixed_precision_param": "bfloat16" if values["precision"] == "bf16" else "float32",
@@ -264,9 +264,9 @@ ROWS = add_common_rows((
     same("train.learning_rate_warmup", "lr_scheduler.warmup_steps"),
     Row("train.learning_rate_schedule", Level.EXPRESSED,
         ("lr_scheduler.decay_type", "lr_scheduler.decay_ratio"), "from the end of the warm-up on",
-        write=_schedule, read=_read_schedule, can=learning.kind_arrives),
+        write=_schedule, read=_read_schedule, accepts=learning.kind_arrives),
     Row("train.learning_rate_floor", Level.EXPRESSED, ("lr_scheduler.min_lr_factor",),
-        can=lambda values: values["train.learning_rate_floor"] < 1),
+        accepts=lambda values: values["train.learning_rate_floor"] < 1),
     Row("train.validate_every", Level.EXPRESSED, ("validator.enable", "validator.freq", "validator.steps"),
         write=lambda values: {"validator.enable": True, "validator.freq": values["train.validate_every"],
                               "validator.steps": values["train.validation_batches"]}
@@ -275,7 +275,7 @@ ROWS = add_common_rows((
                                       "train.validation_batches": document.get("validator.steps", 1)}
         if document.get("validator.enable") else {}),
     Row("train.validation_batches", Level.EXPRESSED, ("validator.steps",), "where it validates while it trains",
-        can=lambda values: bool(values["train.validate_every"]) or values["train.validation_batches"] == 1),
+        accepts=lambda values: bool(values["train.validate_every"]) or values["train.validation_batches"] == 1),
     Row("checkpoint.every_steps", Level.EXPRESSED, ("checkpoint.enable", "checkpoint.interval"),
         write=lambda values: {"checkpoint.enable": True, "checkpoint.interval": values["checkpoint.every_steps"]}
         if values["checkpoint.every_steps"] else {"checkpoint.enable": False},
@@ -433,6 +433,6 @@ TORCHTITAN = Format(
             'export PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"\n',
         ),
     ),
-    tried={"parsed": "by torchtitan 0.3.0", "trained": "FSDP2 and tensor parallel on two CPU ranks"},
+    test_evidence={"parsed": "by torchtitan 0.3.0", "trained": "FSDP2 and tensor parallel on two CPU ranks"},
     own_suffixes=(".py", ".toml"),
 )

@@ -63,9 +63,9 @@ class Row:
 
     ``keys`` are what the format calls it. ``why`` says what differs, or why there is no such key, ``instead`` what to
     do about it. ``write`` makes the keys of a run's values, ``read`` the settings of a document and so many ranks.
-    ``can`` says whether a run's value arrives; without it an expressed or equivalent one does, and of one that is not
-    expressible the value in ``rest`` alone: that without which the trainer does the same. ``always`` is lost whatever
-    it is, since the file says nothing of it.
+    ``accepts`` says whether a run's value arrives; without it an expressed or equivalent one does, and of one that is
+    not expressible the value in ``rest`` alone: that without which the trainer does the same. ``always`` is lost
+    whatever it is, since the file says nothing of it.
     """
 
     setting: str
@@ -75,7 +75,7 @@ class Row:
     instead: str = ""
     write: Callable[[Values], Document] = _nothing
     read: Callable[[Document, int], dict[str, Any]] = _unread
-    can: Callable[[Values], bool] | None = None
+    accepts: Callable[[Values], bool] | None = None
     always: bool = False
     hook: str = ""
 
@@ -87,8 +87,8 @@ class Row:
         """Whether that setting of a run is the same after export and import."""
         if self.always:
             return False
-        if self.can is not None:
-            return self.can(values)
+        if self.accepts is not None:
+            return self.accepts(values)
         return self.level is not Level.NOT or values[setting] == USUAL.get(setting)
 
 
@@ -124,7 +124,7 @@ def convert_row(
         return {setting: back(document[key])} if key in document else {}
 
     level = Level.EQUIVALENT if why else Level.EXPRESSED
-    return Row(setting, level, (key,), why, write=write, read=read, can=can)
+    return Row(setting, level, (key,), why, write=write, read=read, accepts=can)
 
 
 def drop(setting: str, why: str, instead: str = "", *, always: bool = False, hook: str = "") -> Row:
@@ -164,8 +164,8 @@ class Format:
     ``text`` writes a document, ``document`` reads one. ``problems`` are what is wrong with one, whether its own parser
     refuses it or lets it through; the number of ranks is 0 where it is not known. ``ranks`` reads it from a document
     that says it. ``partly`` are keys of which some values have no setting here, ``exceeding`` values that make one and
-    say more than it does. ``launch`` is how it is started, ``tried`` what tests tried with it, by level: *parsed* and
-    *trained*. A file with one of the ``own_suffixes`` is this trainer's, whatever stands in it.
+    say more than it does. ``launch`` is how it is started, ``test_evidence`` what tests tried with it, by level:
+    *parsed* and *trained*. A file with one of the ``own_suffixes`` is this trainer's, whatever stands in it.
     """
 
     name: str
@@ -177,7 +177,7 @@ class Format:
     document: Callable[[str], Document]
     problems: Callable[[Document, int], Iterator[InputError]]
     launch: Launch
-    tried: Mapping[str, str]
+    test_evidence: Mapping[str, str]
     constants: Document = field(default_factory=dict)
     partly: tuple[str, ...] = ()
     exceeding: Mapping[str, tuple[object, ...]] = field(default_factory=dict)

@@ -35,14 +35,14 @@ METRICS: dict[str, tuple[str, ...]] = {
 class Metric(NamedTuple):
     """A metric of the steps that all ranks recorded: seconds [ranks, steps], NaN where it is not known.
 
-    ``measured`` says of each step whether it is none of the warm-up.
+    ``is_measured`` says of each step whether it is none of the warm-up.
     """
 
     name: str
     ranks: list[int]
     steps: Array
     seconds: Array
-    measured: Array
+    is_measured: Array
 
     def select_known(self) -> Metric:
         """Only the steps of which every rank knows it."""
@@ -50,7 +50,7 @@ class Metric(NamedTuple):
 
     def _select_steps(self, mask: Array) -> Metric:
         return self._replace(
-            steps=self.steps[mask], seconds=self.seconds[:, mask], measured=self.measured[mask]
+            steps=self.steps[mask], seconds=self.seconds[:, mask], is_measured=self.is_measured[mask]
         )
 
     def excess_over_median(self) -> Metric:
@@ -119,7 +119,7 @@ def heat_series(metric: Metric, rows: Mapping[str, Sequence[int]], relative: boo
         places.append([cell[1] for cell in cells])
     steps = [int(metric_drawn.steps[start]) for start in starts]
     by_host = any(len(members) > 1 for members in rows.values())
-    scale = _scale(numbers, places, set(metric_drawn.steps[metric_drawn.measured].tolist()))
+    scale = _scale(numbers, places, set(metric_drawn.steps[metric_drawn.is_measured].tolist()))
     return HeatSeries(metric.name, list(rows), steps, numbers, places, per_column, relative, scale, by_host)
 
 

@@ -41,8 +41,8 @@ PHASE, ACTION, CALL = "phase", "action", "call"
 class LaneBar(NamedTuple):
     """One span, or several of a kind that lie close together; milliseconds since the step's start.
 
-    ``name`` is the phase, the kind of work (F, B, I, W) or the axis; ``text`` is what stands in it, ``about`` what is
-    told about it.
+    ``name`` is the phase, the kind of work (F, B, I, W) or the axis; ``text`` is what stands in it, ``hover_text`` what
+    is told about it.
     """
 
     rank: int
@@ -51,7 +51,7 @@ class LaneBar(NamedTuple):
     start: float
     length: float
     text: str = ""
-    about: str = ""
+    hover_text: str = ""
     spans: int = 1
     #: Of a call: its place among those of its step, as in a link.
     call: str = ""
@@ -177,7 +177,11 @@ def _merge_bars(bars: Iterable[LaneBar], gap: float) -> list[LaneBar]:
             end = max(previous.start + previous.length, bar.start + bar.length)
             count = previous.spans + bar.spans
             merged_bars[place] = previous._replace(
-                length=end - previous.start, spans=count, text="", about=f"{count:,} close together", call=""
+                length=end - previous.start,
+                spans=count,
+                text="",
+                hover_text=f"{count:,} close together",
+                call="",
             )
         else:
             last[key] = len(merged_bars)
@@ -246,7 +250,9 @@ def _trace(
         "textangle": 0,
         "constraintext": "both",
         "marker": {"color": look.color, "line": {"width": 0}},
-        "customdata": [[bar.rank, f"{LINE_BREAK}{bar.about}" if bar.about else "", bar.call] for bar in bars],
+        "customdata": [
+            [bar.rank, f"{LINE_BREAK}{bar.hover_text}" if bar.hover_text else "", bar.call] for bar in bars
+        ],
         "hovertemplate": "rank %{customdata[0]}: %{x:,.2f} ms from %{base:,.2f} ms on%{customdata[1]}"
         "<extra>%{fullData.name}</extra>",
     }

@@ -99,13 +99,13 @@ def _steps(numbers: Sequence[int], values: Sequence[float]) -> tuple[list[int], 
 
 def downsample_front(series: FrontSeries) -> FrontSeries:
     """All of the front, and of the points that are beaten or ruled out one in each cell of a grid."""
-    count = len(series.beaten) + len(series.ruled_out)
+    count = len(series.dominated) + len(series.ruled_out)
     if count <= WHOLE:
         return series
-    beaten, ruled_out = _one_each(series.beaten), _one_each(series.ruled_out)
+    beaten, ruled_out = _one_each(series.dominated), _one_each(series.ruled_out)
     note = f"Drawn are all of the front, and {len(beaten) + len(ruled_out):,} of the {count:,} other trials: "
     return series._replace(
-        beaten=beaten, ruled_out=ruled_out, note=note + "one where several would hide each other."
+        dominated=beaten, ruled_out=ruled_out, note=note + "one where several would hide each other."
     )
 
 

@@ -30,10 +30,10 @@ class FrontPoint(NamedTuple):
 class FrontSeries(NamedTuple):
     """Trials by the objective that decides (upwards) and another one (to the right)."""
 
-    across: Aim
-    upwards: Aim
+    x_aim: Aim
+    y_aim: Aim
     front: list[FrontPoint]
-    beaten: list[FrontPoint]
+    dominated: list[FrontPoint]
     ruled_out: list[FrontPoint]
     best: FrontPoint | None
     #: What is not drawn of a long study (``workbench.figures.search.downsampling``).
@@ -58,7 +58,7 @@ def _series(result: StudyResult, x_aim: Aim) -> FrontSeries:
         x_aim,
         y_aim,
         front=sorted(front, key=lambda place: place.x),
-        beaten=[place for _, place in rows_with_place if place.number not in on_front | ruled_out],
+        dominated=[place for _, place in rows_with_place if place.number not in on_front | ruled_out],
         ruled_out=[place for _, place in rows_with_place if place.number in ruled_out - on_front],
         best=next((place for place in front if place.number == best), None),
     )
@@ -85,12 +85,12 @@ def _value_with_error(measure: Mapping[str, Any], aim: Aim) -> tuple[float, tupl
 
 def front(series: FrontSeries, revision: str = "") -> go.Figure:
     """Points with intervals; those that nothing beats in both are joined, the study's best has a ring."""
-    x_aim, y_aim = series.across, series.upwards
+    x_aim, y_aim = series.x_aim, series.y_aim
     title = f"{y_aim.objective.title} and {x_aim.objective.title.lower()}"
     drawing = figure(title, _axis(x_aim), _axis(y_aim), revision, height=380)
-    if not (series.front or series.beaten or series.ruled_out):
+    if not (series.front or series.dominated or series.ruled_out):
         return empty(drawing, "no trial has both values yet")
-    _points(drawing, series.beaten, "beaten in both", (NEUTRAL, "circle", "markers"), series)
+    _points(drawing, series.dominated, "beaten in both", (NEUTRAL, "circle", "markers"), series)
     _points(drawing, series.ruled_out, "ruled out", (RULED_OUT, "x", "markers"), series)
     _points(drawing, series.front, "front", (FRONT, "circle", "markers+lines"), series)
     if series.best is not None:
@@ -119,7 +119,7 @@ def _points(
     if not places:
         return
     color, symbol, mode = look
-    x_aim, y_aim = series.across, series.upwards
+    x_aim, y_aim = series.x_aim, series.y_aim
     values = (
         f"%{{{letter}:{aim.tick}}} {in_template(aim.unit)}" for letter, aim in (("y", y_aim), ("x", x_aim))
     )

@@ -208,7 +208,7 @@ def _place(plan: PlanResult) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         name = st.selectbox("Layout", names, key="plan-layout", width=420)
         place = names.index(name) if name in names else 0
-        row, report = plan.best[place], plan.placed[place]
+        row, report = plan.best[place], plan.placements[place]
         traffic = traffic_of(row.config, row.target)
         if traffic is None:
             st.caption(

@@ -151,7 +151,7 @@ def _roofline(view: RunView, records: Snapshot, summary: RunSummary) -> None:
         lambda: roofline.draw(series, view.id),
         "run-roofline",
         "Products on the roofline, and collectives by size",
-        records.look,
+        records.version,
         summary.measured_steps,
     )
     st.caption(f":material/info: {words.escape(roofline.roofline_note(series))}", help=roofline.HELP)
@@ -190,17 +190,17 @@ def _loss_and_memory(view: RunView, records: Snapshot, summary: RunSummary) -> N
             ),
             "run-loss",
             "Training loss per step",
-            records.look,
+            records.version,
             summary.measured_steps,
         )
     with right:
         host.memory(records, "run-memory")
     if view.job is None:
-        quality.draw(view, summary, records.look)
+        quality.draw(view, summary, records.version)
         quality.draw_adapted(summary)
         quality.draw_partial(summary)
-        quality.draw_tasks(summary, records.look)
-        quality.draw_experts(summary, records.look)
+        quality.draw_tasks(summary, records.version)
+        quality.draw_experts(summary, records.version)
         quality.draw_sequences(summary)
         quality.draw_update(summary)
         host.draw_memory(records.config, summary.peak_memory_bytes)

@@ -60,7 +60,7 @@ def draw(snapshot: Snapshot, summary: RunSummary) -> None:
                 partial(_draw, make_figure, snapshot, number, read_by),
                 f"run-gpu-{make_figure.__name__}",
                 alt,
-                snapshot.look,
+                snapshot.version,
                 number,
             )
 

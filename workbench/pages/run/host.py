@@ -43,7 +43,7 @@ def draw_host(snapshot: Snapshot, summary: RunSummary) -> None:
         ),
         "run-traffic",
         "Network by interface, and disk",
-        snapshot.look,
+        snapshot.version,
     )
     if snapshot.interfaces:
         ranks = snapshot.status.world_size or 0
@@ -51,7 +51,7 @@ def draw_host(snapshot: Snapshot, summary: RunSummary) -> None:
             lambda: host.interfaces(host.interface_series(snapshot.interfaces, start, ranks), snapshot.id),
             "run-interfaces",
             "Network of the ranks' own interfaces",
-            snapshot.look,
+            snapshot.version,
         )
         links(snapshot)
     if summary.networks:
@@ -94,11 +94,11 @@ def processors(snapshot: Snapshot, page: str) -> None:
             lambda: host.cores(host.core_series(snapshot.cores, start), snapshot.id),
             f"{page}-cores",
             "How busy each core was over time",
-            snapshot.look,
+            snapshot.version,
         )
     with right:
         shared_chart(
-            lambda: _shares(snapshot), f"{page}-shares", "Share of the processors by rank", snapshot.look
+            lambda: _shares(snapshot), f"{page}-shares", "Share of the processors by rank", snapshot.version
         )
 
 
@@ -109,7 +109,7 @@ def readings(snapshot: Snapshot, key: str) -> None:
         lambda: host.readings(snapshot.host, snapshot.processes, start, snapshot.id),
         key,
         host.readings_label(),
-        snapshot.look,
+        snapshot.version,
     )
 
 
@@ -133,7 +133,7 @@ def memory(snapshot: Snapshot, key: str) -> None:
         lambda: host.memory(host.memory_series(snapshot.memory, snapshot.status.began_unix), snapshot.id),
         key,
         "Memory by rank over time, with the peak",
-        snapshot.look,
+        snapshot.version,
     )
 
 

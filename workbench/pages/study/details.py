@@ -111,8 +111,8 @@ def _front(result: StudyResult, place: str) -> None:
         st.columns(min(2, len(series_list))) * len(series_list), series_list, strict=False
     ):
         with column:
-            key = f"{place}-front-{series.across.name.replace('_', '-')}"
-            words = f"{series.upwards.unit} against {series.across.unit} of each trial"
+            key = f"{place}-front-{series.x_aim.name.replace('_', '-')}"
+            words = f"{series.y_aim.unit} against {series.x_aim.unit} of each trial"
             chart(front.front(series, result.study), key, words)
             if series.note:
                 st.caption(series.note)

@@ -197,7 +197,7 @@ def _silent(key: str, kind: str, ranks: int) -> str | None:
 
 def _variable_label(key: str) -> str:
     name = key.rpartition(".")[2]
-    return f"{name}: {VARIABLES[name].does}"
+    return f"{name}: {VARIABLES[name].effect}"
 
 
 def _environment_values(
@@ -225,7 +225,7 @@ def _environment_values(
 
 
 def _label(key: str) -> str:
-    in_bytes = VARIABLES[key.rpartition(".")[2]].does.startswith("bytes ")
+    in_bytes = VARIABLES[key.rpartition(".")[2]].effect.startswith("bytes ")
     return f"{words.short(key)}, bytes" if in_bytes else words.short(key)
 
 

@@ -96,7 +96,7 @@ def _room(count: int, config: RunConfig, ranks: int) -> None:
         if count > 1:
             wrong_value(str(error))
         return
-    host_text = f"this host has {words.several(len(devices.devices), devices.what)}"
+    host_text = f"this host has {words.several(len(devices.devices), devices.noun)}"
     st.caption(
         f"At most {devices.most(ranks)} here: {host_text}, and a trial has {words.several(ranks, 'ranks')}."
     )

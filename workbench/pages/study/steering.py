@@ -34,7 +34,7 @@ class Limit(NamedTuple):
 
     name: str
     label: str
-    now: float | None
+    current: float | None
     low: float
 
 
@@ -67,7 +67,7 @@ def budget_form(file: StudyFile) -> dict[str, Any]:
     changes = {
         limit.name: new_values[limit.name]
         for limit in all_limits
-        if new_values[limit.name] not in (None, limit.now)
+        if new_values[limit.name] not in (None, limit.current)
     }
     is_clicked = button_pressed(
         st.button, "Change the budget", "steer-budget", icon=":material/timer:", disabled=not changes
@@ -81,7 +81,7 @@ def _field(place: Any, limit: Limit, study: str) -> Any:
         limit.label,
         limit.low,
         None,
-        limit.now,
+        limit.current,
         1 if is_integer else None,
         "%d" if is_integer else "%g",
         key=f"steer-{limit.name.replace('_', '-')}-{study}",

@@ -37,7 +37,7 @@ class ClickedPoint(NamedTuple):
     """A point that was clicked: where it is, and its ``customdata``."""
 
     x: Any
-    about: Any
+    customdata: Any
 
 
 def chart(figure: go.Figure, key: str, alt: str) -> None:

@@ -103,7 +103,7 @@ def test_values_hold_on_all_ranks_from_the_same_step_and_one_that_is_refused_is_
     run = tuning.begun()
     turned = run.turn({"trainer.accumulation": 2, "trainer.bucket_mb": 5.0}, "test")
     again = run.turn({"trainer.accumulation": 2}, "test")
-    assert turned.changed and not again.changed
+    assert turned.has_changed and not again.has_changed
     with pytest.raises(InputError, match=r"trainer.accumulation=3.*refuses.*must divide 8"):
         run.turn({"trainer.accumulation": 3}, "test")
     with pytest.raises(
@@ -124,7 +124,7 @@ def test_values_hold_on_all_ranks_from_the_same_step_and_one_that_is_refused_is_
         assert set(map(str, found[turned.step :])) == {str(other)}
     run.refresh()
     measured = run.stretch(turned.step)
-    assert 0 < measured.measured == measured.steps - measured.settling
+    assert 0 < measured.measured_steps == measured.steps - measured.settling
     row = next(row for row in runs.load(run.folder).changes if row.key == "trainer.bucket_mb")
     assert (row.step, row.old, row.new, row.by) == (turned.step, 25.0, 5.0, "test")
 

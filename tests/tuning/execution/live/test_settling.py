@@ -107,7 +107,7 @@ def test_how_many_steps_are_left_out(
 ) -> None:
     run = ongoing(tmp_path, seconds, unmeasured)
     stretch = run.stretch(0)
-    assert (stretch.settling, stretch.measured, stretch.steps) == (
+    assert (stretch.settling, stretch.measured_steps, stretch.steps) == (
         left_out,
         len(seconds) - left_out,
         len(seconds),

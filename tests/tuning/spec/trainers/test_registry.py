@@ -329,7 +329,7 @@ def test_a_new_trainer_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
             Argument(
                 "beads",
                 "more beads",
-                read=lambda command: command.number("--beads"),
+                value_of=lambda command: command.number("--beads"),
                 put=lambda command, value: command.with_value("--beads", value),
                 offered=lambda command, cores: [10, 20],
             ),

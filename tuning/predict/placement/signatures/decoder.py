@@ -315,11 +315,11 @@ class Model(NamedTuple):
     ranks: tuple[int, ...]
     shared: SharedLayers
     weight: float = 1.0
-    again: RepeatedMessages = _ONCE
+    repeats: RepeatedMessages = _ONCE
 
     def graphs(self, uses: Uses) -> list[Graph]:
         """A layer, and both ends."""
-        shared, repeats = self.shared, self.again
+        shared, repeats = self.shared, self.repeats
         # Two copies are summed over both ends, too: a whole matrix from each rank of tp.
         tied_weight = self.weight * shared.copies + shared.copies - 1
         of_ends = tied_weight / 2 if shared.tied else self.weight
@@ -344,7 +344,7 @@ def _as_chosen(operators: Sequence[Operator], solved: Assignment) -> list[Operat
     """With no other choices."""
     return [
         replace(operator, choices=(operator.choices[number],))
-        for operator, number in zip(operators, solved.chosen, strict=True)
+        for operator, number in zip(operators, solved.choices, strict=True)
     ]
 
 

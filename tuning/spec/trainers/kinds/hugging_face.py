@@ -206,9 +206,9 @@ def _if_given(argument: Argument) -> Argument:
 
     def reads(command: Invocation) -> Value | None:
         both = command.has(f"--{PER_DEVICE}") and command.has(f"--{ACCUMULATION}")
-        return argument.read(command) if both else None
+        return argument.value_of(command) if both else None
 
-    return replace(argument, read=reads)
+    return replace(argument, value_of=reads)
 
 
 ACCELERATE = TrainerKind(

@@ -162,19 +162,21 @@ def _heat_map(records: Snapshot) -> None:
             st.button("Update", icon=":material/refresh:", type="tertiary", key="steps-update")
     signature = (name, str(relative), *rows)
     series = _series(
-        records.look, signature, lambda: heat.heat_series(heat.metric_of(records.steps, name), rows, relative)
+        records.version,
+        signature,
+        lambda: heat.heat_series(heat.metric_of(records.steps, name), rows, relative),
     )
     point = shared_clickable_chart(
         lambda: heat.heat(series, f"{records.id}-{name}-{relative}-{len(rows)}"),
         "steps-heat",
         f"{name} of each rank in each step",
-        records.look,
+        records.version,
         *signature,
     )
-    if point and isinstance(point.about, list):
-        _go(step=int(point.about[1]), rank=int(point.about[0]))
+    if point and isinstance(point.customdata, list):
+        _go(step=int(point.customdata[1]), rank=int(point.customdata[0]))
         st.rerun()
-    skew = _skew(records.look, name, records)
+    skew = _skew(records.version, name, records)
     st.caption(f":material/person_alert: {words.escape(skew)}", help=step_text.SKEW_HELP)
     exceeds_scale = (
         " Colours are those of the measured steps; warm-up lies beyond them." if series.beyond else ""
@@ -366,8 +368,8 @@ def _draw_call(call: CollectiveCall, rank: int, hosts: Mapping[int, Any]) -> Non
     with chart_column:
         drawing = call_figure.call(call, call.key.link_text())
         point = clickable_chart(drawing, "steps-call", f"{title}: waiting and running on each rank")
-        if point and isinstance(point.about, int):
-            st.query_params["rank"] = str(point.about)
+        if point and isinstance(point.customdata, int):
+            st.query_params["rank"] = str(point.customdata)
             st.rerun()
     with table_column:
         number_table(drill_text.collective_call_columns(call, hosts), "steps-call-table")

@@ -47,7 +47,7 @@ def draw_anatomy(snapshot: Snapshot, summary: RunSummary) -> None:
             lambda: _axes(snapshot.id, summary),
             "run-axes",
             "Exposed and hidden communication by axis",
-            snapshot.look,
+            snapshot.version,
             summary.measured_steps,
         )
         st.caption(f":material/info: {step_text.AXES}")
@@ -56,7 +56,7 @@ def draw_anatomy(snapshot: Snapshot, summary: RunSummary) -> None:
             lambda: lanes.skew(steps.skew_series(snapshot.steps), snapshot.id),
             "run-skew",
             "Skew between ranks by step",
-            snapshot.look,
+            snapshot.version,
         )
         icon_note("person_alert", step_text.straggler(summary))
     for line in step_text.anatomy(summary):
@@ -85,7 +85,7 @@ def _lanes(folder: Path, look: str, step: int, ranks: tuple[int, ...]) -> lanes.
 
 
 def _one_step(folder: Path, snapshot: Snapshot) -> None:
-    steps, ranks = _steps(folder, snapshot.look)
+    steps, ranks = _steps(folder, snapshot.version)
     if not steps:
         empty = base.figure("One step by rank", "ms since the step's start", "", snapshot.id)
         text = "no spans were kept; with profile.collectives they are kept for every eighth step and for slow steps"
@@ -98,12 +98,12 @@ def _one_step(folder: Path, snapshot: Snapshot) -> None:
             selected_ranks = (
                 st.multiselect("Ranks", ranks, selected_ranks, key="run-lanes-ranks") or selected_ranks
             )
-    timeline = _lanes(folder, snapshot.look, step, tuple(selected_ranks))
+    timeline = _lanes(folder, snapshot.version, step, tuple(selected_ranks))
     shared_chart(
         lambda: lanes.lanes(timeline, f"{snapshot.id}-{step}"),
         "run-lanes",
         "Phases, actions and collectives by rank",
-        snapshot.look,
+        snapshot.version,
         step,
         *selected_ranks,
     )
@@ -113,7 +113,7 @@ def _one_step(folder: Path, snapshot: Snapshot) -> None:
 def draw_lanes(snapshot: Snapshot, step: int, rank: int | None, go: Callable[..., None]) -> None:
     """The lanes of a step: those of a rank come first. A click on a call goes to it; on another bar, to its rank."""
     folder = home() / snapshot.id / run_folder.RECORDS
-    steps, ranks = _steps(folder, snapshot.look)
+    steps, ranks = _steps(folder, snapshot.version)
     if step not in steps:
         nearest = sorted(sorted(steps, key=lambda other: abs(other - step))[:3])
         nearest_text = f"; the nearest that were: {', '.join(map(words.number, nearest))}" if nearest else ""
@@ -123,17 +123,17 @@ def draw_lanes(snapshot: Snapshot, step: int, rank: int | None, go: Callable[...
         return
     first = [] if rank is None or rank not in ranks else [rank]
     drawn_ranks = [*first, *(other for other in ranks if other not in first)][:RANKS]
-    timeline = _lanes(folder, snapshot.look, step, tuple(sorted(drawn_ranks)))
+    timeline = _lanes(folder, snapshot.version, step, tuple(sorted(drawn_ranks)))
     point = shared_clickable_chart(
         lambda: lanes.lanes(timeline, f"{snapshot.id}-{step}"),
         "steps-lanes",
         "Phases, actions and collectives by rank",
-        snapshot.look,
+        snapshot.version,
         step,
         *drawn_ranks,
     )
-    if point and isinstance(point.about, list):
-        number, _, call = point.about
+    if point and isinstance(point.customdata, list):
+        number, _, call = point.customdata
         go(rank=number, call=call or None)
         st.rerun()
     st.caption(
@@ -150,7 +150,7 @@ def draw_steps(snapshot: Snapshot, summary: RunSummary, changes: Sequence[Change
             (_phases, "run-phases", "Step time by phase"),
             (_ranks, "run-rank-steps", "Step time by rank"),
         ]:
-            shared_chart(partial(draw, snapshot, marks), key, alt, snapshot.look, len(marks))
+            shared_chart(partial(draw, snapshot, marks), key, alt, snapshot.version, len(marks))
         for text in run_text.changes(changes):
             st.caption(f":material/tune: Changed {words.escape(text)}.")
     with right:

@@ -80,7 +80,7 @@ def _snapshot_progress(order: PendingOrder) -> str:
     if order.first is None:
         return "requested; ranks begin two steps after they have seen the request."
     if order.state == "recording":
-        return f"recording {words.steps(order.first, order.steps)}, {order.done} of {order.steps} done."
+        return f"recording {words.steps(order.first, order.steps)}, {order.steps_done} of {order.steps} done."
     return f"{order.answered} of {order.ranks} ranks have written theirs."
 
 
@@ -107,8 +107,8 @@ def draw_trace(view: RunView) -> None:
     folder = view.folder
     is_running = view.state != "ended"
     all_traces = traces.list_traces(folder)
-    is_changing = is_running or any(trace.files and trace.merged is None for trace in all_traces)
-    merged_traces = [trace for trace in all_traces if trace.merged is not None]
+    is_changing = is_running or any(trace.files and trace.merged_path is None for trace in all_traces)
+    merged_traces = [trace for trace in all_traces if trace.merged_path is not None]
     merged_ids = frozenset(trace.id for trace in merged_traces)
     st.fragment(_draw_trace, run_every=REFRESH_SECONDS if is_changing else None)(
         view.id, is_running, merged_ids
@@ -131,7 +131,7 @@ def _draw_trace(run_id: str, is_running: bool, drawn_ids: frozenset[str]) -> Non
 def _trace_parts(folder: Path, is_running: bool, drawn_ids: frozenset[str]) -> None:
     """What is not in ``drawn_ids``; a trace that has been merged meanwhile moves there, with a drawing of the page."""
     all_traces = traces.list_traces(folder)
-    if any(trace.merged is not None and trace.id not in drawn_ids for trace in all_traces):
+    if any(trace.merged_path is not None and trace.id not in drawn_ids for trace in all_traces):
         st.rerun()
     busy = next((trace for trace in all_traces if trace.under_way), None)
     if is_running:
@@ -173,7 +173,10 @@ def _progress(trace: Trace) -> None:
     if trace.state == "writing":
         st.progress(1.0, f"Recorded {steps_text}; ranks write their files.")
     else:
-        st.progress(trace.done / trace.steps, f"Recording {steps_text}: {trace.done} of {trace.steps} done.")
+        st.progress(
+            trace.steps_done / trace.steps,
+            f"Recording {steps_text}: {trace.steps_done} of {trace.steps} done.",
+        )
 
 
 def _finished_trace(folder: Path, trace: Trace) -> None:
@@ -189,7 +192,7 @@ def _finished_trace(folder: Path, trace: Trace) -> None:
 def _files(folder: Path, trace: Trace, first: int) -> None:
     ranks = words.several(len(trace.files), "ranks")
     title, button = st.columns([3, 1], vertical_alignment="center")
-    title.markdown(f"**{words.steps(first, trace.done).capitalize()}**, {ranks}")
+    title.markdown(f"**{words.steps(first, trace.steps_done).capitalize()}**, {ranks}")
     try:
         path = _merged_file(folder, trace)
     except traces.MergeError as error:
@@ -228,8 +231,8 @@ def _merging() -> tuple[ThreadPoolExecutor, dict[Path, _Merge]]:
 
 def _merged_file(folder: Path, trace: Trace) -> Path | None:
     """The merged file, once it is there. MergeError if it cannot be; tried again when the server starts again."""
-    if trace.merged is not None:
-        return trace.merged
+    if trace.merged_path is not None:
+        return trace.merged_path
     pool, merges = _merging()
     if trace.files[0] not in merges:
         merges[trace.files[0]] = _Merge(pool.submit(traces.merge_trace, folder, trace), time.monotonic())
