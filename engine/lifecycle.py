@@ -30,7 +30,7 @@ from engine.run import run_folder
 from engine.run.calibration import fingerprint, store
 from engine.run.devices import selection
 from engine.run.outcome import RunOutcome
-from engine.run.ownership import me
+from engine.run.ownership import this_process
 from engine.run.progress import Progress
 from engine.schedules.actions import Costs, Work
 from engine.schedules.algorithms import NoFormError
@@ -151,7 +151,7 @@ def note_start(
     run_folder.update_status(
         folder,
         state="running",
-        owner=me(),
+        owner=this_process(),
         started_unix=time.time(),
         world_size=run_layout.world_size,
         layout=run_layout.as_dict(),
@@ -167,7 +167,7 @@ def note_start(
 def note_job_start(folder: Path) -> None:
     """The same of a job that is not ours, whose ranks are not known yet."""
     reference = store.reference(folder.parent, fingerprint.this_machine(None))
-    run_folder.update_status(folder, owner=me(), started_unix=time.time(), layout={}, **reference)
+    run_folder.update_status(folder, owner=this_process(), started_unix=time.time(), layout={}, **reference)
 
 
 def network_of(lab: Lab) -> str | None:

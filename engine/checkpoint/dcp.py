@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.futures import Future
 
 from engine.checkpoint.checkpoint_folder import Manifest, checksum, mark_save, publish, scratch_of
-from engine.checkpoint.resume import ResumePoint, others, wrong_contents
+from engine.checkpoint.resume import ResumePoint, alternative_remedy, wrong_contents
 from engine.checkpoint.state import FACTOR, MEMORY, Part, State, box_values
 from engine.comm.channel import Group
 from engine.config.errors import WorkbenchError
@@ -136,7 +136,7 @@ def _check_contents(point: ResumePoint, group: Group) -> None:
     names = [name for names in problems_of_ranks for name in names]
     if names:
         problem = f"{names[0]} is not what was saved"
-        raise CheckpointError(f"{point.folder} is damaged ({problem}); {others(point.folder)}")
+        raise CheckpointError(f"{point.folder} is damaged ({problem}); {alternative_remedy(point.folder)}")
 
 
 def _root(error: BaseException) -> BaseException:

@@ -97,7 +97,7 @@ def locate(place: Path) -> ResumePoint:
     manifest = read_manifest(folder)
     problem = "its description is not readable" if manifest is None else _damage(folder, manifest)
     if manifest is None or problem:
-        raise InputError(_FIELD, str(folder), f"is damaged ({problem}); {others(folder)}")
+        raise InputError(_FIELD, str(folder), f"is damaged ({problem}); {alternative_remedy(folder)}")
     return ResumePoint(folder.absolute(), manifest)
 
 
@@ -240,7 +240,7 @@ def _differs(path: Path, sum_: int) -> bool:
         return True
 
 
-def others(folder: Path) -> str:
+def alternative_remedy(folder: Path) -> str:
     """What to do instead: another checkpoint of the same run, if there is a good one."""
     for path in reversed(complete(folder.parent.parent)):
         manifest = read_manifest(path)

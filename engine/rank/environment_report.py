@@ -189,7 +189,7 @@ _ENDED = Proof(None, UNTOLD, "the rank ended before it looked")
 
 def note_asked(settings: Environment, writer: RecordWriter) -> None:
     """As a rank begins: what its run asks for and what its process has, in case that it never gets to :func:`note`."""
-    rows = [_row(name, value, _ENDED) for name, value in environment.settings_given(settings).items()]
+    rows = [_row(name, value, _ENDED) for name, value in environment.requested_settings(settings).items()]
     if rows:
         writer.event(ASKED, rows=[asdict(row) for row in rows])
 
@@ -199,7 +199,7 @@ def note(requested: Environment, device: torch.device, log: Path, writer: Record
 
     A warm worker's runs all ask for the same variables, so each of them comes here if one does.
     """
-    wanted = environment.settings_given(requested)
+    wanted = environment.requested_settings(requested)
     lines = _lines(log) if any(name.startswith("NCCL_") for name in wanted) else []
     rows = [_row(name, value, _verify_setting(name, value, device, lines)) for name, value in wanted.items()]
     _SAID.extend(line for line in settings(lines) if line not in _SAID)
@@ -217,7 +217,7 @@ def turn_threads(settings: Environment, device: torch.device, writer: RecordWrit
     for none; told anew.
     """
     _set_threads(settings.OMP_NUM_THREADS)
-    wanted = environment.settings_given(settings)
+    wanted = environment.requested_settings(settings)
     rows = [
         _row(name, value, _threads(value) if name == _THREADS else _verify_setting(name, value, device, []))
         for name, value in wanted.items()

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.config.errors import several
 from engine.run import commands, progress, run_folder
-from engine.run.ownership import alive
+from engine.run.ownership import is_alive
 from profilers.records.reader import RunRecords
 
 _POLL_SECONDS = 0.1
@@ -170,7 +170,7 @@ def wait_for(folder: Path, order: str, ranks: int, patience: float) -> list[Rank
 def is_over(folder: Path) -> bool:
     """Whether nobody runs it any more: it ended, or the process that ran it is gone."""
     status = run_folder.RunStatus.from_folder(folder)
-    return status.state == "ended" or (status.owner is not None and not alive(status.owner))
+    return status.state == "ended" or (status.owner is not None and not is_alive(status.owner))
 
 
 def unanswered_orders(folder: Path) -> list[str]:

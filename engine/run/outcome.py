@@ -291,7 +291,7 @@ def cause_among(endings: Iterable[Ending | None]) -> Ending | None:
     return max(causes, key=lambda ending: ending.facts.precedence, default=None)
 
 
-def ending_named_in(text: str, *, runtime: bool = False, printed: bool = False) -> Ending | None:
+def named_ending(text: str, *, runtime: bool = False, printed: bool = False) -> Ending | None:
     """The ending that the text of an error speaks of, as :meth:`Ending.is_named_in` has it; of several the cause."""
     return cause_among(
         ending for ending in Ending if ending.is_named_in(text, runtime=runtime, printed=printed)
@@ -303,14 +303,14 @@ def ending_of_error(text: str, *, runtime: bool, out_of_memory: bool, distribute
     ``runtime`` error, one of memory, or one of ``torch.distributed``.
     """
     of_its_kind = (Ending.OOM if out_of_memory else None, Ending.COMM_ERROR if distributed else None)
-    return cause_among([*of_its_kind, ending_named_in(text, runtime=runtime)]) or Ending.CRASHED
+    return cause_among([*of_its_kind, named_ending(text, runtime=runtime)]) or Ending.CRASHED
 
 
-def cause_printed_in(lines: Sequence[str]) -> tuple[Ending, str] | None:
+def printed_cause(lines: Sequence[str]) -> tuple[Ending, str] | None:
     """What a process that is gone says in its last lines that it ended of, and the line. A mere consequence of how
     another process ended is no answer: this one is gone itself.
     """
-    named = [(ending_named_in(line, printed=True), line.strip()) for line in reversed(lines)]
+    named = [(named_ending(line, printed=True), line.strip()) for line in reversed(lines)]
     causes = [(ending, line) for ending, line in named if ending is not None and not ending.facts.consequence]
     return max(causes, key=lambda cause: cause[0].facts.precedence, default=None)
 

@@ -126,7 +126,7 @@ def begin_journal(opened: Journal, folder: Path, file: StudyFile) -> None:
 
 def lease() -> ownership.Owner:
     """This process, as a trial's lease names it."""
-    return ownership.me()
+    return ownership.this_process()
 
 
 def _write_text(path: Path, text: str) -> None:

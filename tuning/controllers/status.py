@@ -20,7 +20,7 @@ from tuning.sensitivity.importance import importance
 from tuning.sensitivity.outcomes import Importance
 from tuning.spec.study_file import StudyFile
 from tuning.storage import controllers, study_folder
-from tuning.storage.controllers import HELD, StudyControllers, StudyStatus, same, words
+from tuning.storage.controllers import HELD, StudyControllers, StudyStatus, is_same_member, words
 from tuning.storage.state import StudyState, Trial
 
 HEARTBEAT_SECONDS = 5.0
@@ -165,7 +165,7 @@ class StatusWriter:
         write(self._folder / run_folder.STATUS, status.as_dict())
 
     def _is_ours(self, trial: Trial) -> bool:
-        return trial.lease is not None and same(trial.lease, self._members.me)
+        return trial.lease is not None and is_same_member(trial.lease, self._members.me)
 
     def _current_run(self, study: StudyState) -> str | None:
         """Our own one, else the newest of the others."""

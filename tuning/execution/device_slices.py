@@ -27,7 +27,7 @@ class Slice:
     def take(self) -> None:
         """Keep this process, and all that it starts from now on, to it."""
         if self.gpus:
-            for name, value in selection.only(self.gpus).items():
+            for name, value in selection.visibility_variables(self.gpus).items():
                 if value is None:
                     os.environ.pop(name, None)
                 else:

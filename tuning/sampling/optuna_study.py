@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from tuning.sampling.samplers import make
 from tuning.space.encoding import Encoding, Parameter
 from tuning.space.points import Point, point_key
-from tuning.space.space import Space, everything
+from tuning.space.space import Space, any_point
 from tuning.spec.objectives import Aim
 from tuning.storage.state import Trial
 
@@ -76,7 +76,7 @@ class OptunaStudy:
     def ask(
         self,
         visited: Collection[str],
-        wanted: Callable[[Point], bool] = everything,
+        wanted: Callable[[Point], bool] = any_point,
         within: Space | None = None,
     ) -> Draw | None:
         """A legal point that was not visited; None when the space, or the part ``within`` it, is exhausted. What is
@@ -85,7 +85,7 @@ class OptunaStudy:
         space = within or self._encoding.space
         fallback = space.random_point(self._random, visited, wanted)
         if fallback is None:
-            wanted, fallback = everything, space.random_point(self._random, visited)
+            wanted, fallback = any_point, space.random_point(self._random, visited)
         if fallback is None:
             return None
         if within is not None:

@@ -58,7 +58,7 @@ def next_step(
         point, note = file.search_space.baseline
         usual = _baseline_words(file)
         return Step("baseline", "baseline", point, note or f"{usual}, the yardstick")
-    if search_goes_on(state, file):
+    if has_search_budget(state, file):
         queued = next(iter(enqueued_points(state)), None)
         if queued:
             return Step("search", "enqueued", queued[1], "added by hand", {"command": queued[0]})
@@ -76,7 +76,7 @@ def _baseline_words(file: StudyFile) -> str:
     return "plain data parallel" if file.live is None else "what the run begins with"
 
 
-def search_goes_on(state: StudyState, file: StudyFile) -> bool:
+def has_search_budget(state: StudyState, file: StudyFile) -> bool:
     """Whether every budget allows one more trial beside those that run, leaving what it takes to confirm the best."""
     searching = sum(trial.confirms is None for trial in state.under_way)
     return exhausted_budget(state, file, searching) is None

@@ -346,7 +346,7 @@ def check_idle(space: Space) -> None:
 
 def environment_settings(config: RunConfig, knobs: Sequence[Knob]) -> dict[str, object]:
     """What a study asks of the environment, fixed or turned, by where its file says so."""
-    fixed = environment.settings_given(config.environment)
+    fixed = environment.requested_settings(config.environment)
     turned = {knob.key: knob.document() for knob in knobs if knob.key.startswith(f"{SECTION}.")}
     return {f"base.{SECTION}.{name}": value for name, value in fixed.items()} | {
         f"space.{key}": value for key, value in turned.items()

@@ -19,7 +19,7 @@ from engine.config.run_config import RunConfig, load
 from engine.config.validation import live_changes
 from engine.run import answers as run_orders
 from engine.run import commands, run_folder
-from engine.run.ownership import alive
+from engine.run.ownership import is_alive
 from tuning.execution.live.ongoing_run import runs_of
 from tuning.spec.sampler_choice import names as sampler_names
 from tuning.storage import commands as study_commands
@@ -222,7 +222,7 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], sender: str
 
 def _nobody_takes_orders(view: runs.RunView) -> str | None:
     """Of a run that another launcher started, if the process beside its ranks is gone; None if orders can be sent."""
-    if "takes_orders" not in view.status.keys or alive(view.status.takes_orders):
+    if "takes_orders" not in view.status.keys or is_alive(view.status.takes_orders):
         return None
     return f"{view.id} cannot be controlled: the process that passes on commands is gone; stop it where it was started"
 
@@ -287,7 +287,7 @@ def has_active_controller(view: StudyView) -> bool:
     if view.alive:
         return True
     home, names = view.folder.parent.parent, runs_of(view.folder)
-    return bool(names) and alive(view.status.owner) and runs.load(home / names[-1]).state == "running"
+    return bool(names) and is_alive(view.status.owner) and runs.load(home / names[-1]).state == "running"
 
 
 def _now(folder: Path) -> str:

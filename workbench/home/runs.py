@@ -18,7 +18,7 @@ from engine.lifecycle import calibration_or_reason, summary_of, summary_of_job
 from engine.run import answers as orders
 from engine.run import run_folder
 from engine.run.outcome import Ending, RecordedOutcome
-from engine.run.ownership import alive
+from engine.run.ownership import is_alive
 from engine.run.run_folder import RunStatus
 from tuning.storage.study_folder import STUDIES
 from workbench.home.settings import JOBS
@@ -263,7 +263,7 @@ def _results(view: RunView) -> dict[str, Any]:
 
 def _is_abandoned(status: RunStatus) -> bool:
     if "owner" in status.keys:
-        return not alive(status.owner)
+        return not is_alive(status.owner)
     return time.time() - (status.created_unix or 0.0) > SIGNING_SECONDS
 
 

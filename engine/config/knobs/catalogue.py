@@ -80,7 +80,7 @@ KNOBS: dict[str, KnobFacts] = {
         "Recompute",
         "recompute",
         always_in_label=True,
-        acts=conditions.says_one_for_all,
+        acts=conditions.treats_blocks_alike,
         neutral_default=True,
         searched_by_default=True,
         suggested=suggestions.recomputations,

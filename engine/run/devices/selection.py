@@ -150,7 +150,7 @@ def describe_hidden_gpus(driver: GpuSource) -> str:
     return f" ({vendor} hides {hidden_count:,} more)" if hidden_count > 0 else ""
 
 
-def only(numbers: Sequence[int]) -> dict[str, str | None]:
+def visibility_variables(numbers: Sequence[int]) -> dict[str, str | None]:
     """The variables that show GPUs, by the driver's numbers, to a process and its children; None for one to unset.
 
     AMD's are named by UUID, which holds whatever HIP's order is; by number where one is not told.

@@ -21,10 +21,10 @@ SWITCHES = NewReading(
             '        | live_panel("context switches", "per second")\n    )\n',
         ),
         "profilers/model/machine_rows.py": (
-            '        default=None, metadata=shown("involuntary switches of all ranks", "per second", in_line=True)\n'
+            '        default=None, metadata=display("involuntary switches of all ranks", "per second", in_line=True)\n'
             "    )\n",
             "    context_switches_per_second: float | None = field(\n"
-            '        default=None, metadata=shown("context switches", "per second", in_line=True)\n    )\n',
+            '        default=None, metadata=display("context switches", "per second", in_line=True)\n    )\n',
         ),
         "profilers/system/host_sources.py": (
             "        lambda module: module.getloadavg()[:1],\n    ),\n",

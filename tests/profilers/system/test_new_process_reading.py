@@ -23,11 +23,11 @@ WRITE_CALLS = NewReading(
             '        | live_panel("calls that write", "per second")\n    )\n',
         ),
         "profilers/model/machine_rows.py": (
-            '        default=None, metadata=shown("involuntary switches of all ranks", "per second", in_line=True)\n'
+            '        default=None, metadata=display("involuntary switches of all ranks", "per second", in_line=True)\n'
             "    )\n",
             "    write_calls_per_second: float | None = field(\n"
             "        default=None,\n"
-            '        metadata=shown("calls that write of all ranks", "per second", in_line=True)\n    )\n',
+            '        metadata=display("calls that write of all ranks", "per second", in_line=True)\n    )\n',
         ),
         "profilers/system/processes.py": (
             "        _psutil_storage,\n    ),\n",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from engine.config.errors import several
 from engine.launch.ending import SENT_FROM_OUTSIDE, describe_exit
-from engine.run.outcome import Ending, RunOutcome, cause_printed_in, ending_named_in
+from engine.run.outcome import Ending, RunOutcome, named_ending, printed_cause
 from tuning.execution.command.process import Exit
 
 #: So many last lines are kept.
@@ -68,9 +68,7 @@ def outcome_of_command(
         or ("" if steps else next((line.strip() for line in reversed(lines)), ""))
     )
     words = f"the trainer {describe_exit(code)}{place}" + (f": {error}" if error else "")
-    return RunOutcome(
-        ending_named_in(error, printed=True) or Ending.CRASHED, _shorten(words), rank, None, last
-    )
+    return RunOutcome(named_ending(error, printed=True) or Ending.CRASHED, _shorten(words), rank, None, last)
 
 
 def outcome_of_silence(words: str, lines: Sequence[str], rank: int | None) -> RunOutcome:
@@ -119,7 +117,7 @@ def _without_failure(end: Exit, last: tuple[str, ...], steps: int) -> RunOutcome
 
 def _outcome_of_cause(lines: Sequence[str], rank: int | None) -> RunOutcome | None:
     """By what was printed; None if no line speaks of a cause."""
-    printed = cause_printed_in(lines)
+    printed = printed_cause(lines)
     if printed is None:
         return None
     words = f"the trainer {printed[0].facts.count_phrase}: {printed[1]}"
@@ -128,7 +126,7 @@ def _outcome_of_cause(lines: Sequence[str], rank: int | None) -> RunOutcome | No
 
 def _is_consequence(error: str) -> bool:
     """Whether an error speaks of what follows when another rank ended."""
-    ending = ending_named_in(error, printed=True)
+    ending = named_ending(error, printed=True)
     return ending is not None and ending.facts.consequence
 
 

@@ -18,7 +18,7 @@ from engine.lifecycle import calibration_or_reason, summary_of
 from engine.run import answers, commands, progress, run_folder
 from engine.run.answers import RankReply
 from engine.run.outcome import Ending, RunOutcome
-from engine.run.ownership import alive, is_running
+from engine.run.ownership import is_alive, is_running
 from engine.run.run_folder import RunStatus
 from profilers.analysis.events import change_rows, losses_before_steps
 from profilers.analysis.rounds import wall_seconds
@@ -98,7 +98,7 @@ class OngoingRun:
         status = self.status
         if status.outcome is not None:
             return status.outcome.outcome()
-        if status.state and not alive(status.owner):
+        if status.state and not is_alive(status.owner):
             return RunOutcome(Ending.LOST, _LOST)
         return None
 

@@ -23,7 +23,7 @@ from engine.lifecycle import summary_of
 from engine.run import run_folder
 from engine.run.commands import BACK
 from engine.run.outcome import EarlyEnd, Ending, RunOutcome
-from engine.run.ownership import me
+from engine.run.ownership import this_process
 from profilers.model.run_summary import RunSummary
 from tuning.execution.executor import EndOfTrialsError, OnStart, Ran, ShouldStop
 from tuning.execution.live.leader import MOST_BESIDE, Leader, may_lead_after_all, needs_after
@@ -175,7 +175,7 @@ class LiveWindows:
         self._starter.note_left(False)
         whole_run = config.with_values({"train.steps": run.config.train.steps})
         folder = run_folder.create(self._home, whole_run, labels)
-        run_folder.update_status(folder, state="running", owner=me(), started_unix=time.time())
+        run_folder.update_status(folder, state="running", owner=this_process(), started_unix=time.time())
         if on_start is not None:
             on_start(folder)
         self._transitions.hold(self._hand.values)

@@ -126,7 +126,7 @@ def read_finished_run(folder: Path) -> FinishedRun | None:
         config = load(folder / run_folder.CONFIG)
     except InputError as error:
         return FinishedRun(*identity, None, str(error))
-    if environment.settings_given(config.environment):
+    if environment.requested_settings(config.environment):
         return FinishedRun(*identity, None, "had environment variables, which are not modelled")
     return FinishedRun(*identity, Trial(config, float(seconds), (), summary.get("peak_memory_bytes")))
 

@@ -107,7 +107,7 @@ def _import_form() -> dict[str, Any] | None:
     if upload is None:
         return None
     try:
-        imported = importing.read_given(
+        imported = importing.read_upload(
             upload.name, upload.getvalue(), None if form == _DETECTED else form, ranks
         )
     except InputError as error:

@@ -83,16 +83,16 @@ class AxisUse(NamedTuple):
 
     def plain(self, inputs: int) -> tuple[OperatorSharding, ...]:
         """Of what works on each token by itself, and needs its whole width."""
-        return ways.same(inputs, self.tokens)
+        return ways.same_signatures(inputs, self.tokens)
 
     def pointwise(self) -> tuple[OperatorSharding, ...]:
         """Of what works on each value by itself."""
-        return ways.same(1, self.tokens, *([WIDTH] if self.matrices else []))
+        return ways.same_signatures(1, self.tokens, *([WIDTH] if self.matrices else []))
 
     def attention(self) -> tuple[OperatorSharding, ...]:
         """Over whole sequences, head by head."""
         samples = [BATCH] if self.tokens == BATCH else []
-        return ways.same(1, *([WIDTH] if self.matrices else []), *samples)
+        return ways.same_signatures(1, *([WIDTH] if self.matrices else []), *samples)
 
     def product(self, split: OperatorSharding) -> tuple[OperatorSharding, ...]:
         """With a matrix, ``split`` or whole on every rank."""

@@ -87,7 +87,7 @@ class Analysis:
 
     def order(self) -> list[Tensor]:
         """Each layer's output channels, those first whose weights have the largest gradients."""
-        select(self.layers, self.shapes, everything(self.shapes), None)
+        select(self.layers, self.shapes, whole_update(self.shapes), None)
         updating = SparseOptimizer(self.layers, self.rule)
         for inputs, classes in self.batches:
             updating.take(F.cross_entropy(forward(self.layers, inputs), classes))
@@ -122,7 +122,7 @@ class Analysis:
         return loss
 
 
-def everything(shapes: Sequence[LayerShape]) -> Update:
+def whole_update(shapes: Sequence[LayerShape]) -> Update:
     """All weights and biases."""
     return Update(0, dict.fromkeys(range(len(shapes)), 1.0))
 

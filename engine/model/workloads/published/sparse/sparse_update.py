@@ -245,7 +245,7 @@ def _bytes(tensor: Tensor) -> int:
 def choose_update(task: Task, costs: Costs, gains: Gains | None) -> Update | None:
     """What is trained; None if nothing fits the budget. Without gains ``auto`` is ``last``, which fits when it does."""
     if task.update == "all":
-        return contribution.everything(task.shapes)
+        return contribution.whole_update(task.shapes)
     if isinstance(task.update, str):
         return (
             choose_last_layers(costs, task.budget)
