@@ -100,7 +100,7 @@ class TrialRunner:
     def _began(self, run: Path) -> None:
         self._journal.append("started", number=self._trial.number, run=run.name)
         self._status_writer.show(self._journal.state)
-        self._race.began(run)
+        self._race.begin(run)
 
     def _why_stopped(self) -> str:
         if self._trial.number in self._control.killed:
@@ -201,7 +201,9 @@ class Study:
         self.control = Control(folder, file, storage.journal, storage.heard)
         encoding = Encoding(file.search_space)
         prior = make_prior(file.search_space) if make_prior else None
-        self._proposer = Proposer(file, storage.journal, encoding, prior, len(storage.members.others()))
+        self._proposer = Proposer(
+            file, storage.journal, encoding, prior, len(storage.members.other_members())
+        )
         status_writer.predictions = self._proposer.predictions
         self._exporter = OptunaExporter(folder, encoding, storage, status_writer, self.control)
 

@@ -112,7 +112,7 @@ def main(arguments: Sequence[str]) -> None:
         starter, look_at = os.getppid(), time.monotonic()
         while os.getppid() == starter and not child_process.readable(sys.stdin.fileno(), _POLL_SECONDS):
             if taker is not None:
-                taker.pass_on()
+                taker.forward_orders()
             if watch is not None and time.monotonic() >= look_at:
                 watch.look()
                 look_at = time.monotonic() + _LOOK_SECONDS
@@ -126,9 +126,9 @@ class OrderTaker:
         self._progress = Progress(folder)
         self._book = OrderQueue(folder, self._progress)
 
-    def pass_on(self) -> None:
+    def forward_orders(self) -> None:
         """Look for new ones."""
-        self._book.pass_on()
+        self._book.forward_orders()
         if not self._progress.stop_requested() and stop_commanded(self._folder):
             self._progress.request_stop()
 

@@ -95,7 +95,7 @@ class Watch:
                     self.clean = False
                     return ending
                 self._pass_on_stop()
-                self._orders.pass_on()
+                self._orders.forward_orders()
             outcome = outcome_of_ranks(list(self._reports.values()), [])
             self.clean = outcome.ending.facts.orderly
             if outcome.ending is Ending.STOPPED and self._early is not None:

@@ -141,7 +141,7 @@ def _own_choice(config: RunConfig) -> _Choice:
 
 def _load_config(path: Path) -> RunConfig:
     config = load(path)
-    if config.lab.wanted:  # torchrun brings its own hosts, whose interfaces have other names
+    if config.lab.is_wanted:  # torchrun brings its own hosts, whose interfaces have other names
         config = config.with_values({"lab": {}, "network": {}})
     layout = rules.check(config)
     check_budget(config)

@@ -108,7 +108,7 @@ class PipelineMessages:
                 self._meet(low, high)
                 self._meet(high, low)
 
-    def open(self, forward_only: bool = False) -> None:
+    def begin_step(self, forward_only: bool = False) -> None:
         """A step begins: the messages of a whole schedule, or of its forwards only, are due."""
         for source, order in self._order.items():
             self._due[source] = deque(

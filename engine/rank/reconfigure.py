@@ -63,7 +63,7 @@ class Reconfiguration:
         """A configuration that this run had before."""
         self._turn(config, live_changes.changes(self._rank.config, config))
 
-    def go_on_from(self, first: int, step: int, lost: float, order: Order) -> None:
+    def resume_from(self, first: int, step: int, lost: float, order: Order) -> None:
         """Steps from ``first`` on are done again instead of going on with ``step``; they had taken ``lost`` seconds."""
         rank = self._rank
         self._log.undo(first)

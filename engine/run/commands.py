@@ -76,7 +76,7 @@ class OrderQueue:
         self._seen: set[str] = set()
         self._number = 0
 
-    def pass_on(self) -> None:
+    def forward_orders(self) -> None:
         """Hand new orders to the ranks; what is no order, or half of one, is left alone."""
         inbox = self._folder / run_folder.COMMANDS
         try:

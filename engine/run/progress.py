@@ -94,7 +94,7 @@ class Progress(SharedStatus):
         """Rank 0 tells that the run went back by so many steps: announced ones are counted in all that were done."""
         self._words[_REDONE_WORD] += steps
 
-    def redone(self) -> int:
+    def redone_steps(self) -> int:
         """How many steps were done again so far."""
         return int(self._words[_REDONE_WORD])
 
@@ -110,7 +110,7 @@ def last_announcement(folder: Path) -> tuple[int, int]:
         return 0, 0
     try:
         number, step = progress.announced_order()
-        return number, max(0, step - progress.redone())
+        return number, max(0, step - progress.redone_steps())
     finally:
         progress.close()
 

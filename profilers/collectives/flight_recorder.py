@@ -68,7 +68,7 @@ class Entry:
     timeout_seconds: float
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it did what it was asked to."""
         return self.state == "completed"
 

@@ -69,7 +69,7 @@ class StepRecording:
         with contextlib.nullcontext() if self._steps is None else self._steps.timer.aside():
             yield
         if self._steps is not None:
-            self._steps.anew()
+            self._steps.restart_step()
         if self._told is not None:
             self._told.begin()
 

@@ -48,7 +48,7 @@ class Host:
 
     def last(self) -> list[NetworkSample]:
         """The last counters of interfaces that stood still since: what the end of a run needs."""
-        return self._network.unwritten()
+        return self._network.unwritten_samples()
 
     def close(self) -> None:
         """Lets go of open files."""
@@ -102,7 +102,7 @@ class Interfaces:
             del self._seen[name]
         return samples
 
-    def unwritten(self) -> list[NetworkSample]:
+    def unwritten_samples(self) -> list[NetworkSample]:
         """The last look at each interface that has not moved since its last record."""
         return [sample for name, sample in self._seen.items() if sample is not self._written[name]]
 

@@ -185,7 +185,7 @@ class Race:
         self._looked = 0.0
         self._answer: EarlyEnd | None = None
 
-    def began(self, run: Path) -> None:
+    def begin(self, run: Path) -> None:
         """The trial's run has this folder."""
         self._records = StepRecords(run / run_folder.RECORDS, self._ranks)
 

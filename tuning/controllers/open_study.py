@@ -293,7 +293,7 @@ def _keep_study(
 ) -> StudyStorage:
     try:
         with journal.turn():
-            file = _file_of_others(journal, file) if members.others() else file
+            file = _file_of_others(journal, file) if members.other_members() else file
             begin_journal(journal, folder, file)
             warm_start.inherit(folder, file, journal)
             answered = len(journal.state.answers) if heard is None else heard

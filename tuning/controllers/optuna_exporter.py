@@ -69,7 +69,7 @@ class OptunaExporter:
         """Where nobody watches, a controller that goes on cares for it."""
         if interruption.seen or self._control.stopping:
             return True
-        return not self._status_writer.is_watched and bool(self._members.others())
+        return not self._status_writer.is_watched and bool(self._members.other_members())
 
     def _lot(self) -> str:
         self._status_writer.heartbeat(self._journal.state)

@@ -108,7 +108,7 @@ class StatusWriter:
 
     def heartbeat(self, study: StudyState) -> None:
         """Show now and then that the owner lives, tell of other controllers, and write a result that waits."""
-        self._members.beat()
+        self._members.heartbeat()
         self.show_others(study)
         if time.monotonic() - self._written > HEARTBEAT_SECONDS:
             self._write_status(study)

@@ -83,7 +83,7 @@ def slices(controllers: int, ranks: int, config: RunConfig, simulated: bool = Fa
     """
     if simulated:
         raise InputError(FIELD, controllers, "a simulated trial takes milliseconds; leave it out")
-    if config.lab.wanted:
+    if config.lab.is_wanted:
         remedy = "trials in a lab would share the processors that its links are shaped by; leave it out"
         raise InputError(FIELD, controllers, remedy)
     if not _can_deal_cores():

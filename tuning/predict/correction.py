@@ -139,7 +139,7 @@ def _why_elsewhere(run: FinishedRun, config: RunConfig, machine: Mapping[str, An
     other = [name.replace("_", " ") for name in names if theirs.get(name) != machine[name]]
     if other:
         return f"ran on another machine, or one set up otherwise ({', '.join(other)})"
-    if theirs.get("network") is not None and not config.lab.wanted:
+    if theirs.get("network") is not None and not config.lab.is_wanted:
         return f"ran over {theirs['network']}"
     return None
 

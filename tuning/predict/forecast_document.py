@@ -185,7 +185,7 @@ def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
     variables = ", ".join(environment.requested_settings(config.environment))
     remarks[f"environment: what {variables} changes is not modelled"] = bool(variables)
     remarks |= _by_value(config)
-    remarks[LAB_LEFT_OUT] = config.lab.wanted and not lab_known
+    remarks[LAB_LEFT_OUT] = config.lab.is_wanted and not lab_known
     return [line for line, applies in remarks.items() if applies]
 
 

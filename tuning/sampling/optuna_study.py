@@ -69,7 +69,7 @@ class OptunaStudy:
         self._asked: optuna.trial.Trial | None = None
         self._elsewhere: dict[int, int] = {}
 
-    def turn_to(self, name: str, seed: int, startup_trials: int, trials: int) -> None:
+    def replace_sampler(self, name: str, seed: int, startup_trials: int, trials: int) -> None:
         """Let another sampler propose from here on; it sees what all others were told."""
         self._sampler.inner = make(name, seed, startup_trials, trials)
 

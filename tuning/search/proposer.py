@@ -80,7 +80,7 @@ class Proposer:
         state, file = self._journal.state, self.file
         if (name := self._choice()) != self._sampler:
             self._sampler = name
-            self._index.turn_to(name, *self._plan())
+            self._index.replace_sampler(name, *self._plan())
             self._note_turn(file, state)
         if self._nothing_runs(state):
             self._exhausted = self._mask

@@ -57,7 +57,7 @@ class StudyControllers:
         """Be one of them. A study that somebody runs goes on as it is, paused or stopping; to a new start what was
         commanded before says nothing. Returns how many answers that are: of all ``answered``, or as the others have it.
         """
-        others = self.others()
+        others = self.other_members()
         _forget_dead(self._folder)
         heard = min([int(other["answered_before"]) for other in others], default=answered)
         self.me = self.me | {"answered_before": heard, "since_unix": time.time()}
@@ -70,7 +70,7 @@ class StudyControllers:
         self._looked = float("-inf")
         self._place(self.me).unlink(missing_ok=True)
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Show now and then that this one lives."""
         if time.monotonic() - self._beaten > BEAT_SECONDS:
             self._beaten = time.monotonic()
@@ -83,7 +83,7 @@ class StudyControllers:
                 self._look_again()
         return self._seen
 
-    def others(self) -> list[Member]:
+    def other_members(self) -> list[Member]:
         """Those that live, without this one."""
         return [member for member in self.living() if not is_same_member(member, self.me)]
 
@@ -101,7 +101,7 @@ class StudyControllers:
             UnreachableError: that is not known now.
         """
         self._look_again()
-        return lease is not None and any(is_same_member(member, lease) for member in self.others())
+        return lease is not None and any(is_same_member(member, lease) for member in self.other_members())
 
     def may_be_gone(self, lease: Member | None) -> bool:
         """Whether a trial with this lease may be settled: nobody who lives holds it."""

@@ -137,7 +137,7 @@ def _on_cpu(config: RunConfig) -> bool:
     """Whether its ranks would be on the CPU, as far as that is told without asking torch."""
     if config.device != "auto":
         return config.device == "cpu"
-    return config.lab.wanted or len(fingerprint.this_machine().gpus) < layout_of(config).world_size
+    return config.lab.is_wanted or len(fingerprint.this_machine().gpus) < layout_of(config).world_size
 
 
 def _gauge_memory(config: RunConfig, target: Target | str, on_cpu: bool) -> MemoryGauge:

@@ -99,7 +99,7 @@ def shape_of(lab: Lab) -> Shape | None:
     """
     for problem in problems(lab):
         raise problem
-    if not lab.wanted:
+    if not lab.is_wanted:
         return None
     islands = _islands(lab)
     rates = lab.rates_mbit or [lab.rate_mbit] * len(islands)
@@ -108,7 +108,7 @@ def shape_of(lab: Lab) -> Shape | None:
 
 def problems(lab: Lab) -> Iterator[LayoutError]:
     """Everything that is wrong with the lab that a configuration asks for."""
-    if not lab.wanted:
+    if not lab.is_wanted:
         for name in lab.model_fields_set:
             if (value := getattr(lab, name)) is not None:
                 yield LayoutError(f"lab.{name}", value, "there is no lab; set lab.hosts, or leave it out")

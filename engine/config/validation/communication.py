@@ -184,7 +184,7 @@ def _fragment_problems(config: RunConfig, layers: int | None) -> Iterator[Layout
 def network_problems(config: RunConfig) -> Iterator[LayoutError]:
     """Every broken rule about the networks that groups send over."""
     network, islands = config.network, config.network.island_devices
-    if config.lab.wanted:
+    if config.lab.is_wanted:
         yield from _lab_network_problems(config)
     elif network.inside is not None and islands is None:
         remedy = "nobody told which ranks are on one island; set network.island_devices, or leave it out"

@@ -403,7 +403,7 @@ def _validation_rules(config: RunConfig) -> Iterator[LayoutError]:
 def _lab_rules(config: RunConfig) -> Iterator[LayoutError]:
     problems, ranks = list(network.problems(config.lab)), layout_of(config).world_size
     yield from problems
-    if problems or not config.lab.wanted:
+    if problems or not config.lab.is_wanted:
         return
     shape = network.shape_of(config.lab)
     if shape is not None and ranks % shape.hosts:

@@ -206,7 +206,7 @@ class _JobMonitor:
                 self._page = Progress(self._folder)
                 self._orders = OrderQueue(self._folder, self._page)
         if self._orders is not None:
-            self._orders.pass_on()
+            self._orders.forward_orders()
 
     def _note_what_is_missing(self) -> None:
         if not self._ranks.seats and not (self._folder / NOT_RECORDED).exists():

@@ -153,7 +153,7 @@ def require(wanted: sections.Lab) -> None:
     Raises:
         InputError: it cannot be, with the reason and what to do.
     """
-    if wanted.wanted:
+    if wanted.is_wanted:
         name = "islands" if wanted.hosts is None else "hosts"
         require_means(f"lab.{name}", getattr(wanted, name))
 

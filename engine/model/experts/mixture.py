@@ -164,7 +164,7 @@ class MixtureReport:
     bucketed: Tensor | None = None
 
     @property
-    def dropped(self) -> Tensor | None:
+    def dropped_share(self) -> Tensor | None:
         """Share of all choices that found no slot, fp32 scalar; None without a capacity."""
         if self.dropped_per_expert is None:
             return None

@@ -42,7 +42,7 @@ class Fragment:
         self.flat, self._settings = flat, settings
         self.mean = Mean(flat, link, sharded)
         empty = torch.empty(0, device=self.mean.buffer.device)
-        self.anchor = empty if settings.only_averages else self.mean.mine()
+        self.anchor = empty if settings.only_averages else self.mean.own_part()
         self.momentum = torch.zeros_like(self.anchor)
 
     def update(self, mean: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class Fragment:
         """The anchor is where the weights are."""
         self.mean.buffer = self.flat.copy()
         if not self._settings.only_averages:
-            self.anchor.copy_(self.mean.mine())
+            self.anchor.copy_(self.mean.own_part())
 
     def vectors(self) -> Iterator[Vector]:
         """Anchor and momentum."""
@@ -124,7 +124,7 @@ class FragmentLoop:
         if not weights_alone and int(self._under_way):
             under_way = self._fragments[int(self._under_way) - 1]
             if under_way is not None:
-                self._rounds.background.begin(under_way.mean.spread(under_way.anchor))
+                self._rounds.background.begin(under_way.mean.gather_parts(under_way.anchor))
                 self._rounds.background.finish()
 
     def vectors(self) -> Iterator[Vector]:

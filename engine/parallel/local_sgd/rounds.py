@@ -100,7 +100,7 @@ class Mean:
         """What this rank updates."""
         return self.flat.parts(self.start, self.stop)
 
-    def mine(self) -> Tensor:
+    def own_part(self) -> Tensor:
         """A copy of this rank's part of the buffer."""
         return self.buffer[self.start : self.stop].clone()
 
@@ -112,9 +112,9 @@ class Mean:
             yield self._link.reduce_scatter(part, self.buffer)
         else:
             yield self._link.all_reduce(part)
-        yield from self.spread(update(part.div_(self._link.size)))
+        yield from self.gather_parts(update(part.div_(self._link.size)))
 
-    def spread(self, part: Tensor) -> Work:
+    def gather_parts(self, part: Tensor) -> Work:
         """Put every rank's part into the buffer."""
         if self._sharded:
             yield self._link.all_gather(self.buffer, part)

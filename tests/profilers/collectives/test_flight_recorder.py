@@ -163,7 +163,7 @@ def _takes(rank: int) -> Dump:
     dist.all_reduce(torch.ones(3, 5))
     dist.broadcast(torch.ones(7, dtype=torch.int64), 1)
     # gloo's own thread retires a call a moment after its caller goes on.
-    wait_until(lambda: all(entry.ended for entry in parse(*take("gloo")).entries))
+    wait_until(lambda: all(entry.has_ended for entry in parse(*take("gloo")).entries))
     return parse(*take("gloo"))
 
 

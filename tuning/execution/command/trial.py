@@ -322,7 +322,7 @@ def put_in_place(wanted: Invocation, place: Path, values: Mapping[str, object]) 
         path = place / f"{number}-{Path(word).name}"
         path.write_text(json.dumps(document, indent=2).replace(FOLDER, str(place)) + "\n", encoding="utf-8")
         places[word] = str(path)
-    words = (word.replace(FOLDER, str(place)) for word in wanted.naming(places))
+    words = (word.replace(FOLDER, str(place)) for word in wanted.renamed_words(places))
     return replace(wanted, words=tuple(words), files={})
 
 

@@ -187,7 +187,7 @@ class Leader:
 
     def check_enough(self, steps_left: int) -> None:
         """EndOfSearchError where ``steps_left`` are too few for what another window is likely to bring."""
-        if why := self._window_values.enough(steps_left):
+        if why := self._window_values.why_enough(steps_left):
             raise EndOfSearchError(why)
 
     def check_round(self, config: RunConfig, steps_left: int) -> None:

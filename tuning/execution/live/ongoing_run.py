@@ -195,7 +195,7 @@ class OngoingRun:
         """Let what follows see what ranks recorded since."""
         self.records.refresh()
 
-    def stretch(self, since: int) -> StepRange:
+    def steps_since(self, since: int) -> StepRange:
         """Its steps from ``since`` on, as far as every rank recorded them by the last :meth:`refresh`. Steps that
         settle after a turn are found and do not count.
         """

@@ -135,7 +135,7 @@ class WindowTransitions:
         """What a run did since its copy is undone, and it goes on from there."""
         self._reference, self._spoilt = None, False
 
-    def safe(self, run: OngoingRun) -> RunConfig:
+    def safe_config(self, run: OngoingRun) -> RunConfig:
         """What a run has now; where that lost too much, what it had before."""
         reference = self._reference
         return (
@@ -167,7 +167,7 @@ class WindowTransitions:
         return (self._baseline, list(self._reference.seconds)) if is_lossy(config.flat()) else None
 
     @property
-    def spoilt(self) -> bool:
+    def is_spoilt(self) -> bool:
         """Whether the last window lost too much: the run goes back before anything else."""
         return self._spoilt
 
@@ -219,7 +219,7 @@ def has_all_steps(run: OngoingRun, config: RunConfig, start: WindowStart) -> boo
     steps_of_trial = (config.train.steps - least_steps(config, 0)) // round_length * round_length
     if start.loss_before is not None and run.loss_before(start.loss_before) is None:
         return False
-    stretch = run.stretch(start.first)
+    stretch = run.steps_since(start.first)
     return stretch.measured_steps >= max(round_length, steps_of_trial) or (
         round_length == 1 and stretch.measured_steps > 0 and stretch.steps >= config.train.steps
     )

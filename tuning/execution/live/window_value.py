@@ -114,7 +114,7 @@ class WindowValues:
             f"one of them against {tokens / leader:,.0f} of {whose}"
         )
 
-    def enough(self, steps_left: int) -> str:
+    def why_enough(self, steps_left: int) -> str:
         """Why no other window of the search is worth it, with so many steps ``steps_left``; empty while one may pay.
 
         Who draws from boxes that look alike goes on while the expected gain of one more is above its price (Weitzman

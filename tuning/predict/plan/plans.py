@@ -146,7 +146,7 @@ def plan(config: RunConfig, target: Target, top: int = 10, ranks: int | None = N
         tight=answers[-1] if len(tight) else None,
         families=families(space, target, table.points, table.seconds, table.memory, table.probability),
         placements=tuple(place.many([forecast.config for forecast in best], target, place.LIMIT_SECONDS)),
-        lab_left_out=config.lab.wanted and not target.in_lab,
+        lab_left_out=config.lab.is_wanted and not target.in_lab,
     )
 
 

@@ -45,7 +45,7 @@ class PipelineEndpoint:
         self._under_way: dict[int, Action] = {}
         self._here = set[Action]()
 
-    def open(self) -> Iterator[Call]:
+    def begin_step(self) -> Iterator[Call]:
         """A step begins."""
         for source in self._due:
             yield from self._expect(source)
@@ -139,7 +139,7 @@ class RankStep:
     def sections(self) -> Iterator[Section]:
         """In order."""
         yield Section("before", tuple(self._opening_calls()))
-        yield Section("open", tuple(self._post.open()))
+        yield Section("open", tuple(self._post.begin_step()))
         actions = self._plan.actions[self._place]
         completing = _completing(actions)
         for place, action in enumerate(actions):

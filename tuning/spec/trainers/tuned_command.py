@@ -51,7 +51,7 @@ class TunedCommand:
         return {word: dict(self.today.document(word) or {}) for word in words}
 
     @cached_property
-    def offered(self) -> dict[str, list[Value]]:
+    def default_values(self) -> dict[str, list[Value]]:
         """By name, the values of a study that names none; those of one value are no choice."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         arguments = {}
@@ -154,7 +154,7 @@ def study_of_command(document: Mapping[str, Any]) -> dict[str, Any]:
     _ = tuned.lines
     base = dict(document.get("base") or {})
     if document.get("space") is None:
-        space = {f"{PREFIX}{name}": values for name, values in tuned.offered.items()}
+        space = {f"{PREFIX}{name}": values for name, values in tuned.default_values.items()}
     if not space:
         _check_today(tuned, {argument.name: tuned.has(argument.name) for argument in tuned.kind.arguments})
         raise InputError("space", None, _nothing(tuned))
@@ -217,7 +217,7 @@ def _nothing(tuned: TunedCommand) -> str:
     unread = next((word for word in named if tuned.today.document(word) is None), None)
     why = f" ({unread} cannot be read here as a JSON object)" if unread else ""
     if tuned.today.is_shell:
-        why = f" (what it starts stands in {tuned.today.started}: give that command itself)"
+        why = f" (what it starts stands in {tuned.today.program}: give that command itself)"
     return (
         f"is missing, and nothing is known to turn in {tuned.kind.title}{why}; name options of your command, such as "
         f"--set 'space.{PREFIX}NAME=[1, 2]'"

@@ -228,7 +228,7 @@ class DatabaseControllers(StudyControllers):
         self._database, self._study = database, study
         self._silent: list[Member] = []
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Show now and then that this one lives, if the database answers."""
         if time.monotonic() - self._beaten > BEAT_SECONDS:
             with suppress(UnreachableError):

@@ -277,7 +277,7 @@ def settings_of(config: RunConfig) -> ActiveSettings:
     parallel = config.parallel
     if values.get("parallel.shard_ranks") == parallel.dp * parallel.cp and config.outer.method == "none":
         values["parallel.shard_ranks"] = None  # all of them
-    if not config.lab.wanted:
+    if not config.lab.is_wanted:
         idle |= {key for key in values if key.startswith("lab.")}
     idle |= {key for key in values if key.startswith("environment.") and values[key] is None}
     return ActiveSettings((key, value) for key, value in values.items() if key not in idle)

@@ -76,7 +76,7 @@ class HeatSeries(NamedTuple):
     by_host: bool = False
 
     @property
-    def beyond(self) -> bool:
+    def exceeds_scale(self) -> bool:
         """Whether warm-up steps lie beyond the scale."""
         return any(value is not None and value > self.scale[1] for row in self.milliseconds for value in row)
 

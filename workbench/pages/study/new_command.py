@@ -157,7 +157,7 @@ def _space(tuned_command: TunedCommand) -> dict[str, Any]:
     """What the trainer is known to turn, and any other option of its command."""
     with st.container(border=True, key="new-command-space"):
         st.markdown("**What is searched**")
-        default_values = tuned_command.offered
+        default_values = tuned_command.default_values
         argument_names = _arguments(list(default_values)) if default_values else []
         own_names = st.multiselect(
             "Other options of the command",

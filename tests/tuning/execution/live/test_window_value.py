@@ -110,7 +110,7 @@ def test_another_window_pays_while_enough_steps_are_left() -> None:
     seconds = [1.0, 0.5, 0.25, 0.2]
     known = worth(**{f"a{one}": [one] for one in seconds[:3]})
     known.note_cost(3.0, 5)
-    assert known.enough(1) == "", "three say nothing"
+    assert known.why_enough(1) == "", "three say nothing"
     known.note("last", [0.2])
     known.note_cost(3.0, 5)
     logs = [math.log(one) for one in seconds]
@@ -118,16 +118,16 @@ def test_another_window_pays_while_enough_steps_are_left() -> None:
     gains = [max(0.0, logs[-1] - draw.gauss(middle, apart)) for _ in range(200_000)]
     worth_of_a_step = 0.2 * statistics.fmean(gains)
     price = ((3 - 5 * 0.25) + (3 - 5 * 0.2)) / 2
-    assert known.enough(math.ceil(1.05 * price / worth_of_a_step)) == ""
-    why = known.enough(math.floor(0.95 * price / worth_of_a_step))
+    assert known.why_enough(math.ceil(1.05 * price / worth_of_a_step)) == ""
+    why = known.why_enough(math.floor(0.95 * price / worth_of_a_step))
     assert f"would cost {price:.1f} s" in why
 
 
 def test_a_window_that_goes_back_costs_the_steps_that_it_undid() -> None:
     known = worth(**{f"a{number}": [0.2 + number / 1e6] for number in range(4)})
     known.note_cost(2.0, -3)
-    assert "would cost 2.6 s" in known.enough(10)
+    assert "would cost 2.6 s" in known.why_enough(10)
     known.note_cost(2.0, 4, level=2.0)
-    assert "would cost 1.5 s" in known.enough(10), (
+    assert "would cost 1.5 s" in known.why_enough(10), (
         "the leader's own steps take 0.4 s now: 0.4 s more, and the mean of both"
     )

@@ -179,7 +179,7 @@ def _heat_map(records: Snapshot) -> None:
     skew = _skew(records.version, name, records)
     st.caption(f":material/person_alert: {words.escape(skew)}", help=step_text.SKEW_HELP)
     exceeds_scale = (
-        " Colours are those of the measured steps; warm-up lies beyond them." if series.beyond else ""
+        " Colours are those of the measured steps; warm-up lies beyond them." if series.exceeds_scale else ""
     )
     st.caption(
         f":material/touch_app: Click on a cell to see that rank in that step, or type a step.{exceeds_scale}"
