@@ -204,7 +204,7 @@ class JobSteps:
         self.timer.on_change = self._timeline.change
 
     def take_out(self) -> None:
-        """Leave torch as it was; a later ``put_in`` goes on."""
+        """Leave torch as it was; a later ``instrument`` goes on."""
         self.timer.on_change = None
         self._forwards.stop()
         self._replaced.stop()
