@@ -203,7 +203,7 @@ def results(module: Mixture, x: Tensor, target: Tensor) -> dict[str, Any]:
     with torch.no_grad():
         routing = module.router(x.flatten(0, 1))
     shape = (*x.shape[:2], -1)
-    return found | {"chosen": routing.chosen.view(shape), "margins": margins(routing).view(shape)}
+    return found | {"chosen": routing.experts.view(shape), "margins": margins(routing).view(shape)}
 
 
 @cache

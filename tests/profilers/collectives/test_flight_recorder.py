@@ -170,7 +170,7 @@ def _takes(rank: int) -> Dump:
 def test_a_dump_of_living_ranks() -> None:
     for dump in on_ranks(2, _takes):
         last = dump.entries[-2:]
-        assert [(entry.operation, entry.bytes, entry.ended) for entry in last] == [
+        assert [(entry.operation, entry.bytes, entry.has_ended) for entry in last] == [
             ("all_reduce", 60, True),
             ("broadcast", 56, True),
         ]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from engine.config.run_config import RunConfig
 from engine.lifecycle import setting_of
@@ -165,7 +166,7 @@ def test_thresholds_are_compared_anew_without_the_records(tmp_path: Path) -> Non
 def test_a_share_at_its_threshold_is_not_above_it() -> None:
     at = Verdict("x", "", None, "", threshold_name="bubble", share=0.15, seconds=1.0)
     assert judge([at], Thresholds()) == []
-    assert judge([replace(at, share=0.1501)], Thresholds()) != []
+    assert judge([structs.replace(at, share=0.1501)], Thresholds()) != []
 
 
 def test_thresholds_of_a_configuration_are_the_usual_ones() -> None:

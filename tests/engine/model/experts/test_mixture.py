@@ -72,7 +72,7 @@ def test_capacity_drops_late_tokens_and_second_choices_first(factor: float) -> N
     module = mixture(replace(SHAPE, capacity_factor=factor, balance_weight=0.5))
     x = activations().requires_grad_()
     target = activations(2)
-    chosen = module.router(x.flatten(0, 1)).chosen
+    chosen = module.router(x.flatten(0, 1)).experts
     free = [math.ceil(factor * SEQUENCE * BATCH * 2 / 6)] * 6
     kept = torch.zeros_like(chosen, dtype=torch.bool)
     for place in range(2):
