@@ -216,8 +216,8 @@ def _check_outer(config: RunConfig, point: ResumePoint) -> None:
 
 def wrong_contents(point: ResumePoint, part: int, parts: int) -> list[str]:
     """Names of files that are not what was saved, among every ``parts``-th one: ranks share the reading."""
-    mine = sorted(point.manifest.files)[part::parts]
-    return [name for name in mine if _differs(point.folder / name, point.manifest.files[name][1])]
+    own_files = sorted(point.manifest.files)[part::parts]
+    return [name for name in own_files if _differs(point.folder / name, point.manifest.files[name][1])]
 
 
 def _damage(folder: Path, manifest: Manifest) -> str:

@@ -107,8 +107,8 @@ def _stands_at(pid: int | None, calls: Connection) -> str:
             break
     matches = list(_CALL.finditer(written.decode(errors="replace")))
     ours = (call for call in matches if not call["file"].startswith((*_LIBRARIES, "<", str(_OURS))))
-    at = next(ours, matches[0] if matches else None)
-    return f"{at['file']}:{at['line']} in {at['function']}" if at else ""
+    frame = next(ours, matches[0] if matches else None)
+    return f"{frame['file']}:{frame['line']} in {frame['function']}" if frame else ""
 
 
 def _answer(

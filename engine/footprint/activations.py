@@ -421,8 +421,8 @@ def _head(config: RunConfig, sizes: Sizes) -> int:
     return _norm(config, sizes, "head") + FP32_BYTES * logits + _index_bytes(sizes, "head", 1)
 
 
-def _index_bytes(sizes: Sizes, matrix: str, beside: int) -> int:
-    """Tokens or targets that a matrix of words keeps; ``beside`` are bytes a token where tp splits the words."""
+def _index_bytes(sizes: Sizes, matrix: str, extra_bytes: int) -> int:
+    """Tokens or targets that a matrix of words keeps; ``extra_bytes`` a token where tp splits the words."""
     if matrix in sizes.replicated:
         return INDEX_BYTES * sizes.tokens // sizes.tp
-    return sizes.tokens * (INDEX_BYTES + (beside if sizes.tp > 1 else 0))
+    return sizes.tokens * (INDEX_BYTES + (extra_bytes if sizes.tp > 1 else 0))

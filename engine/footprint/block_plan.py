@@ -192,8 +192,8 @@ class _Label(NamedTuple):
     def extend(self, action: Action, cost: Cost) -> _Label:
         """With one more block."""
         forward, back = cost.forward_seconds, cost.backward_seconds
-        beside = self.held + self.transit
-        most = max(self.most, beside + cost.forward_bytes, beside + cost.backward_bytes)
+        held_bytes = self.held + self.transit
+        most = max(self.most, held_bytes + cost.forward_bytes, held_bytes + cost.backward_bytes)
         resident = self.held + cost.resident
         lag = max(0.0, self.lag - forward)
         if not cost.away:

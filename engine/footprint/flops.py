@@ -174,12 +174,12 @@ def _beside_frozen(work: Workload, logits: int) -> int:
     the embedding, with LoSA through the head alone.
     """
     shape, (side, spared) = work.shape, work.side_flops
-    beside = 3 * side - spared
+    side_flops = 3 * side - spared
     if work.adapt == "losa":
-        return work.tokens * (shape.layers * _block_forward(work) + 2 * logits) + beside
+        return work.tokens * (shape.layers * _block_forward(work) + 2 * logits) + side_flops
     core = shape.layers * _attention_core(work)
     first = 2 * shape.hidden * (shape.hidden + 2 * shape.kv_heads * shape.head_dim)
-    return work.tokens * (2 * (shape.layers * _block_forward(work) + logits) + core - first) + beside
+    return work.tokens * (2 * (shape.layers * _block_forward(work) + logits) + core - first) + side_flops
 
 
 def hardware_flops_per_step(work: Workload) -> int:

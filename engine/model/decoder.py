@@ -101,9 +101,9 @@ class Embedding(nn.Module):
         if self.tp_dim is None or self.tp.size == 1:
             return _rows(self.weight, tokens).to(self.dtype)
         local = tokens - self.tp.rank * self.weight.shape[0]
-        mine = (local >= 0) & (local < self.weight.shape[0])
+        is_local = (local >= 0) & (local < self.weight.shape[0])
         rows = _rows(self.weight, local.clamp(0, self.weight.shape[0] - 1))
-        return self.tp.scatter_sequence((rows * mine.unsqueeze(-1)).to(self.dtype))
+        return self.tp.scatter_sequence((rows * is_local.unsqueeze(-1)).to(self.dtype))
 
 
 class Attention(nn.Module):

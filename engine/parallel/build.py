@@ -57,18 +57,21 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
 
     With ``on_meta`` parameters have sizes but neither values nor memory.
     """
-    config, at = rank.config, rank.groups.coordinates
+    config, coordinates = rank.config, rank.groups.coordinates
     if config.compile and compiler_cache.remove_broken_entries():
         rank.note(_MENDED)
-    chosen, blueprint = plan_of(config, at.dp), open_blueprint(config, single_rank_axes())
+    chosen, blueprint = plan_of(config, coordinates.dp), open_blueprint(config, single_rank_axes())
     layers = layers_of_stages(blueprint.blocks, chosen.stages, config.schedule.stage_layers)
     deferred = DeferredGradients()
     late = deferred if chosen.splits_backward else None
     planned = (
-        plan_blocks(rank, blueprint, chosen, layers[at.pp], _axes(rank)) if asks_for_plan(rank) else None
+        plan_blocks(rank, blueprint, chosen, layers[coordinates.pp], _axes(rank))
+        if asks_for_plan(rank)
+        else None
     )
     models = {
-        stage: _stage(rank, blueprint, layers[stage], late, on_meta) for stage in chosen.stages_of(at.pp)
+        stage: _stage(rank, blueprint, layers[stage], late, on_meta)
+        for stage in chosen.stages_of(coordinates.pp)
     }
     if not on_meta:
         _keep_experts_in_slots(rank, models)
@@ -91,7 +94,7 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
         stages,
         training,
         whole,
-        at.pp,
+        coordinates.pp,
         deferred,
         rank.timer,
         blueprint=blueprint,

@@ -74,8 +74,8 @@ def plan_blocks(
         return host_copies(rank.device) if action == "offload" else DiskCopies(rank.device, rank.folder)
 
     with pause_recording():
-        mine = measure(rank.config, blueprint, layers, axes, rank.device, copies_of)
-    measured = store.gather("measured", asdict(mine))
+        measurement = measure(rank.config, blueprint, layers, axes, rank.device, copies_of)
+    measured = store.gather("measured", asdict(measurement))
     costs = BlockMeasurement(**store.broadcast("slowest", lambda: slowest(measured)))
     block = add_seconds(costs_of_block(rank.config), costs)
     stage, choices = rank.groups.coordinates.pp, [block] * len(layers)
@@ -83,8 +83,8 @@ def plan_blocks(
         rank.config, chosen, stage, costs.turn if layers.stop == blueprint.blocks else 0.0
     )
     plan = _best_plan(rank, choices, overhead)
-    at = rank.groups.coordinates
-    if at.dp == at.tp == at.cp == 0:
+    coordinates = rank.groups.coordinates
+    if coordinates.dp == coordinates.tp == coordinates.cp == 0:
         facts = {"stage": stage, "first": layers.start, "seconds": time.monotonic() - began}
         rank.writer.event(MEMORY_PLAN_EVENT, **facts, **_plan_report(plan, choices, overhead, _budget(rank)))
     actions: list[BlockAction] = ["keep"] * blueprint.blocks

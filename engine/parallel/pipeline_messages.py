@@ -169,8 +169,8 @@ class PipelineMessages:
         channel = self._end(source, target)
         if channel.batches:
             element = torch.zeros(1, device=self._device)
-            mine = self._rank == source
-            (channel.send(element, target) if mine else channel.receive(element, source)).wait()
+            is_source = self._rank == source
+            (channel.send(element, target) if is_source else channel.receive(element, source)).wait()
 
     def _take_arrival(self, wanted: _Arrival) -> Tensor:
         source = self._plan.rank_of[wanted.action.stage]

@@ -92,8 +92,8 @@ class Planner:
         rows = store.gather(f"{step}.rows", self._rows(settings, prices))
         choice = store.broadcast(f"{step}.plan", lambda: self._choice(rows))
         plan = Plan(settings.method, settings.value, choice["layers"])
-        mine = [self._bytes(candidate, prices) for candidate in (NO_PLAN, self._rank.plan, plan)]
-        totals = store.gather(f"{step}.bytes", mine)
+        own_bytes = [self._bytes(candidate, prices) for candidate in (NO_PLAN, self._rank.plan, plan)]
+        totals = store.gather(f"{step}.bytes", own_bytes)
         uniform, before, after = store.broadcast(f"{step}.total", lambda: means(totals))
         if config.plan_alpha >= 1 and after >= uniform:
             plan, after = NO_PLAN, uniform
@@ -139,13 +139,13 @@ class Planner:
         for place, (slice, part_values) in enumerate(
             zip(slices, gradient.split([s.count for s in slices]), strict=True)
         ):
-            coded = [at for at, alone in enumerate(price.alone) if not alone[place]]
-            lost = (
-                layer_errors(part_values, slice.shape, settings, [values[at] for at in coded])
+            coded = [candidate for candidate, alone in enumerate(price.alone) if not alone[place]]
+            errors = (
+                layer_errors(part_values, slice.shape, settings, [values[candidate] for candidate in coded])
                 if coded
                 else []
             )
-            squares[coded] += np.square(lost)
+            squares[coded] += np.square(errors)
         energy, magnitude = float(sum_of_squares(gradient)), float(torch.linalg.vector_norm(gradient, 1))
         return share_of(squares.tolist(), price.bytes, energy, magnitude, part.copies)
 

@@ -73,23 +73,23 @@ class HostClocks:
         """This rank's clock against rank 0's."""
         offsets: list[Offset | None] = [None] * len(self._kernels)
         with pause_recording():
-            mine = self._exchange()
+            own_offset = self._exchange()
             if self.several:
-                dist.all_gather_object(offsets, mine)
+                dist.all_gather_object(offsets, own_offset)
         first = self._kernels.index(self._kernels[self._rank])
         return offsets[first] or Offset(self._now(), 0.0, 0.0)
 
     def _exchange(self) -> Offset | None:
         """What this rank found out, if it speaks for its host."""
         first_ranks = [self._kernels.index(kernel) for kernel in dict.fromkeys(self._kernels)]
-        mine = None
+        own_offset = None
         for asker in first_ranks[1:]:
             if self._rank == asker:
-                mine = estimate([self._ask() for _ in range(ROUNDS)])
+                own_offset = estimate([self._ask() for _ in range(ROUNDS)])
             elif self._rank == 0:
                 for _ in range(ROUNDS):
                     self._answer(asker)
-        return mine
+        return own_offset
 
     def _ask(self) -> Exchange:
         asked_unix = self._now()

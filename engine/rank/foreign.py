@@ -93,18 +93,18 @@ class Tuned:
 
     def _problem(self, apply: Callable[[Values], None], values: Values) -> str:
         """Why some rank cannot have these values; the same on all ranks."""
-        mine = ""
+        problem = ""
         if unknown := sorted(set(values) - set(self.values)):
-            mine = f"{', '.join(unknown)}: unknown to this trainer"
+            problem = f"{', '.join(unknown)}: unknown to this trainer"
         else:
             try:
                 apply(values)
             except ValueError as error:
-                mine = str(error) or "refused"
+                problem = str(error) or "refused"
         if self._group is None:
-            return mine
+            return problem
         problems: list[Any] = [None] * self._dist.get_world_size()
-        self._dist.all_gather_object(problems, mine, group=self._group)
+        self._dist.all_gather_object(problems, problem, group=self._group)
         return next(filter(None, problems), "")
 
     def _ask(self) -> None:

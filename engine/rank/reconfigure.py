@@ -63,11 +63,11 @@ class Reconfiguration:
         """A configuration that this run had before."""
         self._turn(config, live_changes.changes(self._rank.config, config))
 
-    def resume_from(self, first: int, step: int, lost: float, order: Order) -> None:
-        """Steps from ``first`` on are done again instead of going on with ``step``; they had taken ``lost`` seconds."""
+    def resume_from(self, first: int, step: int, lost_seconds: float, order: Order) -> None:
+        """Steps from ``first`` on are done again instead of going on with ``step``; they had taken ``lost_seconds``."""
         rank = self._rank
         self._log.undo(first)
-        rank.writer.undo(first, end=step, seconds=lost, by=order.by, id=order.id)
+        rank.writer.undo(first, end=step, seconds=lost_seconds, by=order.by, id=order.id)
         if rank.rank == 0:
             self._write()
 

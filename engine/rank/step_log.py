@@ -140,12 +140,12 @@ def task_samples(
     """The loss of each task that a dp rank had in a step, to be read later; None where there are none."""
     if not config.data.tasks or not losses:
         return None
-    mine, over = tasks_of(config, dp), mean_accumulation(config)
-    copies = host_values.start_host_copy(torch.stack([losses[place] for place in range(len(mine))]))
+    own_tasks, over = tasks_of(config, dp), mean_accumulation(config)
+    copies = host_values.start_host_copy(torch.stack([losses[place] for place in range(len(own_tasks))]))
 
     def samples() -> list[TaskSample]:
         by_task: dict[int, list[float]] = {}
-        for task, loss in zip(mine, copies(), strict=True):
+        for task, loss in zip(own_tasks, copies(), strict=True):
             by_task.setdefault(task, []).append(loss * over)
         tasks = config.data.tasks
         return [

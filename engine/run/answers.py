@@ -160,7 +160,7 @@ def wait_for(folder: Path, order: str, ranks: int, patience: float) -> list[Rank
         replies = [answer for answer in answers(records) if answer.id == order]
         if len(replies) >= ranks or ended or time.monotonic() >= deadline:
             return replies
-        before, places = places, [(at.step, at.phase) for at in progress.read(folder)]
+        before, places = places, [(rank.step, rank.phase) for rank in progress.read(folder)]
         moving = places != before or any(phase == "tracing" for _, phase in places)
         if moving and _has_begun(folder, order):
             deadline = time.monotonic() + patience

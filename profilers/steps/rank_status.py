@@ -37,9 +37,9 @@ class RankStatus(NamedTuple):
         """It waits for others inside this phase, as of this time of the monotonic clock."""
         self.times[self.offset + 3] = since
 
-    def tell_moving(self, at: float) -> None:
+    def tell_moving(self, seconds: float) -> None:
         """It was seen to get on within this phase."""
-        self.times[self.offset + 4] = at
+        self.times[self.offset + 4] = seconds
 
     def read(self) -> tuple[int, int, float]:
         """Step, code of the phase and since when; a wait inside a phase is told as exposed communication."""

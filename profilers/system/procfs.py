@@ -137,10 +137,10 @@ def storage_bytes(io: bytes) -> tuple[int, int]:
 
 def number_after(text: bytes, key: bytes) -> int:
     """The first number after a key, up to the end of the line. ValueError without that key."""
-    at = text.find(key)
-    if at < 0:
+    place = text.find(key)
+    if place < 0:
         raise ValueError(f"no {key.decode().strip()} in it")
-    start = at + len(key)
+    start = place + len(key)
     return int(text[start : text.index(b"\n", start)].split()[0])
 
 

@@ -33,13 +33,13 @@ def step_findings(inputs: RuleInputs, gpus: Sequence[GpuReadings]) -> Iterator[V
     idle = idlest_gpu(inputs, gpus)
     if idle is not None and idle.fraction > (gaps.share or 0.0):
         # Host gaps as the GPU sees them: between kernels, inside the phases too.
-        lost = idle.fraction * inputs.step_seconds
+        idle_seconds = idle.fraction * inputs.step_seconds
         gaps = structs.replace(
             gaps,
-            evidence=f"the GPU of {inputs.place(idle.rank)} is idle for {seconds(lost)} of a mean step "
+            evidence=f"the GPU of {inputs.place(idle.rank)} is idle for {seconds(idle_seconds)} of a mean step "
             f"({percent(idle.fraction)}), not counting waits for data: the host launches kernels too slowly",
             share=idle.fraction,
-            seconds=lost,
+            seconds=idle_seconds,
             rank=idle.rank,
             host=inputs.hosts.get(idle.rank),
             gain=Gain(idle.fraction, "1 - the GPU's utilization - data / step, if it always had work"),
@@ -53,7 +53,7 @@ def _waiting(inputs: RuleInputs, name: str, phase: str, threshold: str, meaning:
     """A phase in which nothing is computed, on the rank that has most of it."""
     mean_seconds = inputs.mean(phase)
     row = int(mean_seconds.argmax())
-    rank, lost, share = (
+    rank, waiting_seconds, share = (
         inputs.ranks[row],
         float(mean_seconds[row]),
         float(mean_seconds[row]) / inputs.step_seconds,
@@ -61,12 +61,13 @@ def _waiting(inputs: RuleInputs, name: str, phase: str, threshold: str, meaning:
     others = "" if len(mean_seconds) == 1 else f"; the median rank {seconds(float(np.median(mean_seconds)))}"
     return Verdict(
         name=name,
-        evidence=f"{inputs.place(rank)} spends {seconds(lost)} of a mean step ({percent(share)}) {meaning}{others}",
+        evidence=f"{inputs.place(rank)} spends {seconds(waiting_seconds)} of a mean step ({percent(share)}) "
+        f"{meaning}{others}",
         threshold=None,
         advice=advice,
         threshold_name=threshold,
         share=share,
-        seconds=lost,
+        seconds=waiting_seconds,
         rank=rank,
         host=inputs.hosts.get(rank),
         knobs=find_keys(advice),

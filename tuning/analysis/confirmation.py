@@ -195,9 +195,9 @@ def window_steps(state: StudyState, file: StudyFile, trial: Trial) -> int | None
     if trial.number not in cached:
         config = file.search_space.config(trial.config)
         step = (trial.measures.get("step_seconds") or {}).get("value") or 0.0
-        lost = overhead_seconds(state) / step if step else 0.0
+        overhead_steps = overhead_seconds(state) / step if step else 0.0
         first, every = least_steps(config, 0), round_steps(config)
-        wanted = max(LEAST_STEPS, first + math.ceil(lost))
+        wanted = max(LEAST_STEPS, first + math.ceil(overhead_steps))
         cached[trial.number] = first + every * math.ceil(wanted / every)
     steps: int = cached[trial.number]
     return steps if steps < trial_steps(state, file, trial) else None
@@ -328,8 +328,8 @@ class _ArmHistory:
         """Of one arm before another one, after this round."""
         if (first, second) not in self._leads:
             pairs = zip(self._logs[first], self._logs[second], strict=False)
-            mine, theirs = zip(*pairs, strict=True)
-            self._leads[first, second] = paired_comparison.leads(mine, theirs, self._error)
+            own_values, other_values = zip(*pairs, strict=True)
+            self._leads[first, second] = paired_comparison.leads(own_values, other_values, self._error)
         return self._leads[first, second][place]
 
 

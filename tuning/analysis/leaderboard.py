@@ -174,11 +174,11 @@ def make_leaderboard(state: StudyState, file: StudyFile) -> Leaderboard:
 def _make_leaderboard(state: StudyState, file: StudyFile) -> Leaderboard:
     measured = sorted(measured_trials(state), key=lambda trial: (-(trial.value or 0.0), trial.number))
     baseline = next((trial for trial in measured if is_baseline(state, trial)), None)
-    beside = baseline is not None and live_comparison.ranks(file)
-    if beside:
+    ranks_live = baseline is not None and live_comparison.ranks(file)
+    if ranks_live:
         measured.sort(key=lambda trial: (-rank(state, trial, baseline, file), trial.number))
     ranked = [trial for trial in measured if _may_win(state, trial, baseline, file)]
-    if beside:  # their intervals are of a step's time
+    if ranks_live:  # their intervals are of a step's time
         ranked = _gentlest_first(state, ranked, baseline, file)
     return Leaderboard(
         baseline=baseline,
@@ -218,10 +218,10 @@ def _at_most(state: StudyState, trial: Trial, baseline: Trial | None, file: Stud
 
 def loses_less(trial: Trial, other: Trial, file: StudyFile) -> bool:
     """Whether it is exact beside a lossy one, or loses less by the same methods."""
-    mine, theirs = (file.search_space.base_values | trial.config for trial in (trial, other))
-    if not is_lossy(theirs) or not is_lossy(mine):
-        return is_lossy(theirs)
-    return loses_as_much(theirs, mine) and not loses_alike(theirs, mine)
+    own_config, other_config = (file.search_space.base_values | trial.config for trial in (trial, other))
+    if not is_lossy(other_config) or not is_lossy(own_config):
+        return is_lossy(other_config)
+    return loses_as_much(other_config, own_config) and not loses_alike(other_config, own_config)
 
 
 def rank(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> float:
@@ -248,9 +248,9 @@ def _tells_loss(trial: Trial) -> bool:
 def _last_loss(state: StudyState, trial: Trial, file: StudyFile) -> Trial:
     """The trial, or who measured later what loses as much: after more steps of the run more is known."""
     space = file.search_space
-    mine = space.base_values | trial.config
+    config = space.base_values | trial.config
     later = [check for check in loss_checks(state) if check.number >= trial.number]
-    same = [candidate for candidate in later if loses_alike(space.base_values | candidate.config, mine)]
+    same = [candidate for candidate in later if loses_alike(space.base_values | candidate.config, config)]
     return same[-1] if same else trial
 
 
@@ -373,7 +373,10 @@ def _measured_aims(trial: Trial, aims: Sequence[Aim]) -> tuple[float, ...] | Non
 
 def _dominates(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
     """Whether a point is nowhere worse than another one, and somewhere better."""
-    return all(mine >= theirs for mine, theirs in zip(first, second, strict=True)) and first != second
+    return (
+        all(own_value >= other_value for own_value, other_value in zip(first, second, strict=True))
+        and first != second
+    )
 
 
 def pareto_note(aims: Sequence[Aim]) -> str:

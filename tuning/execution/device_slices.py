@@ -102,7 +102,7 @@ def slices(controllers: int, ranks: int, config: RunConfig, simulated: bool = Fa
 
 
 def _parts(whole: Sequence[int], size: int, count: int) -> list[tuple[int, ...]]:
-    return [tuple(whole[at : at + size]) for at in range(0, count * size, size)]
+    return [tuple(whole[start : start + size]) for start in range(0, count * size, size)]
 
 
 def _can_deal_cores() -> bool:

@@ -132,15 +132,15 @@ def _key(config: RunConfig) -> tuple[Any, ...]:
 
 
 def _why_elsewhere(run: FinishedRun, config: RunConfig, machine: Mapping[str, Any]) -> str | None:
-    theirs = run.fingerprint
-    if theirs is None:
+    fingerprint = run.fingerprint
+    if fingerprint is None:
         return "does not tell its machine"
     names = [name for name in machine if name not in _NOT_COMPARED]
-    other = [name.replace("_", " ") for name in names if theirs.get(name) != machine[name]]
+    other = [name.replace("_", " ") for name in names if fingerprint.get(name) != machine[name]]
     if other:
         return f"ran on another machine, or one set up otherwise ({', '.join(other)})"
-    if theirs.get("network") is not None and not config.lab.is_wanted:
-        return f"ran over {theirs['network']}"
+    if fingerprint.get("network") is not None and not config.lab.is_wanted:
+        return f"ran over {fingerprint['network']}"
     return None
 
 

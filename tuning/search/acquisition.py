@@ -79,14 +79,14 @@ def explain_infeasibility(prior: Prior, observations: Observations) -> str:
 
 def _reasons(prior: Prior) -> list[str]:
     """What stands against the candidates, in words."""
-    refused = np.array([bool(reason) for reason in prior.refusals], np.bool_)
+    is_refused = np.array([bool(reason) for reason in prior.refusals], np.bool_)
     reasons = []
-    if not refused.all():
-        least = float(prior.fills[~refused].min())
+    if not is_refused.all():
+        least = float(prior.fills[~is_refused].min())
         needs = f", the smallest {least:.0%} of what a device can hold" if np.isfinite(least) else ""
-        risk = float(prior.risk[~refused].min())
+        risk = float(prior.risk[~is_refused].min())
         reasons.append(
-            f"{(~refused).sum()} were predicted to need too much memory (at least {risk:.1%} sure){needs}"
+            f"{(~is_refused).sum()} were predicted to need too much memory (at least {risk:.1%} sure){needs}"
         )
     for reason in dict.fromkeys(filter(None, prior.refusals)):
         reasons.append(f"{prior.refusals.count(reason)} are refused: {reason}")

@@ -64,7 +64,7 @@ class Prior:
         log_seconds: Array,
         spread: Array | float,
         risk: Array | float,
-        refused: tuple[str, ...] | None = None,
+        refusals: tuple[str, ...] | None = None,
         slow_features: Array | None = None,
         **other_columns: Array | float,
     ) -> Prior:
@@ -84,7 +84,7 @@ class Prior:
             features=np.asarray(features, np.float64).reshape(count, -1),
             slow_features=np.asarray(slow, np.float64).reshape(count, -1),
             log_seconds=np.asarray(log_seconds, np.float64),
-            refusals=("",) * count if refused is None else refused,
+            refusals=("",) * count if refusals is None else refusals,
             **columns,
         )
         numbers = [
@@ -201,11 +201,13 @@ def _process(prior: Prior, rows: Rows, off: Array, near: Array) -> tuple[Array, 
     own_spread, before = prior.spread, BIAS**2 + prior.spread**2
     if not len(rows):
         return np.zeros(len(own_spread)), np.sqrt(before + NOISE**2), 1.0
-    across = BIAS**2 + own_spread[:, None] * own_spread[rows] * near
-    weights = np.linalg.solve(across[rows] + NOISE**2 * np.eye(len(rows)), np.column_stack([off, across.T]))
-    variance = before - np.einsum("ij,ji->i", across, weights[:, 1:])
+    covariance = BIAS**2 + own_spread[:, None] * own_spread[rows] * near
+    weights = np.linalg.solve(
+        covariance[rows] + NOISE**2 * np.eye(len(rows)), np.column_stack([off, covariance.T])
+    )
+    variance = before - np.einsum("ij,ji->i", covariance, weights[:, 1:])
     scale = float(np.sqrt((_TRIALS + off @ weights[:, 0]) / (_TRIALS + len(rows))))
-    return across @ weights[:, 0], scale * np.sqrt(np.maximum(variance, 0.0) + NOISE**2), scale
+    return covariance @ weights[:, 0], scale * np.sqrt(np.maximum(variance, 0.0) + NOISE**2), scale
 
 
 def _was_slow(prior: Prior, rows: Rows, measured: Array) -> Array:

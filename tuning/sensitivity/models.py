@@ -206,10 +206,10 @@ def explain(
 
 def _knob(group: Any, effects: Array, points: Sequence[Point], show: Show) -> KnobEffect:
     knob = group.knob
-    at = nearest(knob, [point[knob.key] for point in points])
+    values = nearest(knob, [point[knob.key] for point in points])
     rows = []
-    for value in data.sort_values(knob, at):
-        of_value = effects[[knob_value == value for knob_value in at]]
+    for value in data.sort_values(knob, values):
+        of_value = effects[[knob_value == value for knob_value in values]]
         rows.append(ValueEffect(value, len(of_value), float(show(of_value.mean()))))
     numbers = [group.encode(point[knob.key])[0] for point in points]
     direction = _direction(numbers, effects) if data.is_number(knob) else None
@@ -342,8 +342,8 @@ def _dependence(fitted: FittedModel, space: Space) -> list[PredictedKnob]:
             for value in values
             if group.knows(value)
         )
-        at = [_predict_value(value, moved, fitted) for value, moved in points_of_values if moved]
-        rows.append(PredictedKnob(group.knob.key, at))
+        predictions = [_predict_value(value, moved, fitted) for value, moved in points_of_values if moved]
+        rows.append(PredictedKnob(group.knob.key, predictions))
     return rows
 
 

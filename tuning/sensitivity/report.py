@@ -111,14 +111,17 @@ def _newest(folder: Path, kind: type[Outcome], trials: int) -> AnalysisResult[Ou
 def _dependence(state: StudyState, file: StudyFile, shap: AnalysisResult[Shap]) -> list[KnobRow]:
     """What was measured at each value, and beside it what the model predicts for the same trials moved there."""
     predicted = {
-        (row.key, str(at.value)): at.mean
+        (row.key, str(value_row.value)): value_row.mean
         for row in (shap.outcome.dependence if shap.outcome else ())
-        for at in row.values
+        for value_row in row.values
     }
     return [
         replace(
             row,
-            values=[replace(at, predicted=predicted.get((row.key, str(at.value)))) for at in row.values],
+            values=[
+                replace(value_row, predicted=predicted.get((row.key, str(value_row.value))))
+                for value_row in row.values
+            ],
         )
         for row in dependence(state, file.search_space)
     ]

@@ -253,9 +253,9 @@ def as_written(identity: dict[str, Any]) -> dict[str, Any]:
 
 def check_objectives(objective: str, objectives: Sequence[str] | None, prefer: str | None) -> None:
     """Refuse an objective that is named twice, and a preference for none of them."""
-    twice = next((name for name in objectives or () if list(objectives or ()).count(name) > 1), None)
-    if twice:
-        raise InputError("objective", twice, "is named twice; once is enough")
+    repeated = next((name for name in objectives or () if list(objectives or ()).count(name) > 1), None)
+    if repeated:
+        raise InputError("objective", repeated, "is named twice; once is enough")
     if prefer is not None:
         choices = f"is none of the objectives; choose from {', '.join(objectives or ())}"
         raise InputError(

@@ -119,15 +119,15 @@ class RandomK(Method):
         """One all-reduce."""
         places = self._places(streams.shared(self._index))
         parts = self._message.split(self._counts)
-        for span, chosen, at in zip(self._spans, parts, places, strict=True):
-            torch.index_select(values[span.start : span.stop], 0, at, out=chosen)
+        for span, chosen, span_places in zip(self._spans, parts, places, strict=True):
+            torch.index_select(values[span.start : span.stop], 0, span_places, out=chosen)
             if values is flat:
-                chosen.mul_(span.count / len(at))
+                chosen.mul_(span.count / len(span_places))
             else:
-                values[span.start : span.stop].index_fill_(0, at, 0.0)
+                values[span.start : span.stop].index_fill_(0, span_places, 0.0)
         yield self._link.all_reduce(self._message.div_(self._link.size))
-        for span, chosen, at in zip(self._spans, parts, places, strict=True):
-            flat[span.start : span.stop].zero_().index_copy_(0, at, chosen)
+        for span, chosen, span_places in zip(self._spans, parts, places, strict=True):
+            flat[span.start : span.stop].zero_().index_copy_(0, span_places, chosen)
 
     def messages(self) -> list[Message]:
         """Values without places."""

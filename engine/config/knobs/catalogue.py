@@ -351,8 +351,8 @@ def _turned_further(key: str, value: Any, other: Any) -> bool:
 
 def exact_changes(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """What has to be set in a run's values to make it exact: ``usual`` values, where it has others."""
-    lost = _loss_keys(values)
-    keys = [key for key in values if key in lost and key in usual]
+    lossy_keys = _loss_keys(values)
+    keys = [key for key in values if key in lossy_keys and key in usual]
     return {key: usual[key] for key in keys if values[key] != usual[key]}
 
 
@@ -360,11 +360,11 @@ def arithmetic(values: Mapping[str, Any]) -> dict[str, Any]:
     """What two runs share of which one is the exact baseline of the other: all values but those that lose something,
     what is recorded and saved, and how long anybody waits.
     """
-    lost = _loss_keys(values)
+    lossy_keys = _loss_keys(values)
     return {
         key: value
         for key, value in values.items()
-        if key not in lost
+        if key not in lossy_keys
         and not key.startswith(("profile.", "checkpoint."))
         and not facts_of(key).outside_arithmetic
     }

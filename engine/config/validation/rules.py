@@ -102,11 +102,11 @@ def _placement_rules(config: RunConfig) -> Iterator[LayoutError]:
     placement, ranks = config.parallel.placement, layout_of(config).world_size
     if placement is None or sorted(placement) == list(range(ranks)):
         return
-    twice = next((device for device, times in Counter(placement).items() if times > 1), None)
+    repeated = next((device for device, times in Counter(placement).items() if times > 1), None)
     if len(placement) != ranks:
         problem = f"places {several(len(placement), 'ranks')}, and this layout has {ranks:,}"
-    elif twice is not None:
-        problem = f"device {twice} is given to more than one rank"
+    elif repeated is not None:
+        problem = f"device {repeated} is given to more than one rank"
     else:
         problem = f"there is no device {max(placement)}"
     value = placement if len(placement) <= _SHOWN_DEVICES else f"{str(placement[:_SHOWN_DEVICES])[:-1]}, ...]"
@@ -148,9 +148,9 @@ def _replication_rules(config: RunConfig) -> Iterator[LayoutError]:
     parts, key = config.parallel.tp_replicated, "parallel.tp_replicated"
     if not parts:
         return
-    twice = next((part for part, times in Counter(parts).items() if times > 1), None)
-    if twice is not None:
-        yield LayoutError(key, parts, f"names {twice} twice; name each part once")
+    repeated = next((part for part, times in Counter(parts).items() if times > 1), None)
+    if repeated is not None:
+        yield LayoutError(key, parts, f"names {repeated} twice; name each part once")
     if config.model.experts is not None and {"gate_up", "down"} & set(parts):
         yield LayoutError(key, parts, "experts take the place of gate_up and down; leave them out")
     if config.model.tied_embeddings and ("embedding" in parts) != ("head" in parts):

@@ -109,9 +109,9 @@ def _from_file(path: Path) -> ModuleType:
     """A file as a module; what lies beside it can be imported from it."""
     if not path.is_file():
         raise InputError(FIELD, str(path), "no such file")
-    beside = str(path.absolute().parent)
-    if beside not in sys.path:
-        sys.path.append(beside)
+    folder = str(path.absolute().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
     name = f"workload_{abs(hash(str(path.absolute()))):x}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None

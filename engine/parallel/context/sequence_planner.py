@@ -315,7 +315,9 @@ def _solve(
         return None, certain
     counts = np.rint(solution.x[:uses]).astype(int).reshape(len(groups), wide)
     dealt = [
-        (degree, list(map(int, mine))) for degree, mine in zip(groups, counts, strict=True) if mine.any()
+        (degree, list(map(int, group_counts)))
+        for degree, group_counts in zip(groups, counts, strict=True)
+        if group_counts.any()
     ]
     return dealt, certain
 

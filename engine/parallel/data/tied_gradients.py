@@ -79,9 +79,9 @@ def make_shared_groups(rank: RankContext, holders: Holders, split: bool) -> Stag
     torch names a group after its ranks and the number of groups that a process has made, which therefore has to be the
     same on all of them: who is not in one makes another of its own.
     """
-    at, channels = rank.groups.coordinates, dict[tuple[int, ...], Channel]()
+    coordinates, channels = rank.groups.coordinates, dict[tuple[int, ...], Channel]()
     for places in holders.meetings():
-        if at.pp in places:
+        if coordinates.pp in places:
             channels[places] = _channel(rank, places)
         else:
             dist.new_group([rank.rank], timeout=rank.group_timeout, use_local_synchronization=True)

@@ -55,9 +55,9 @@ def save(home: Path, new: Calibration) -> Path:
         InputError: the home folder cannot be written.
     """
     path = path_of(home, new.fingerprint.id)
-    fresh = {curve.key for curve in new.curves}
+    new_keys = {curve.key for curve in new.curves}
     older = load(path)
-    older_curves = [curve for curve in older.curves if curve.key not in fresh] if older else []
+    older_curves = [curve for curve in older.curves if curve.key not in new_keys] if older else []
     with run_folder.check_writable(home):
         path.parent.mkdir(parents=True, exist_ok=True)
         run_folder.write_json(path, replace(new, curves=(*older_curves, *new.curves)).as_dict())

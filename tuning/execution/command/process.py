@@ -58,14 +58,14 @@ class Processes:
         self._exit: Exit | None = None
         #: Whether the first process ended well; lines of whoever goes on are left out.
         self.over = False
-        output, theirs = os.pipe()
+        output, write_end = os.pipe()
         try:
             self._guard = child_process.start(
-                ["-m", _GUARD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=theirs,
+                ["-m", _GUARD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=write_end,
                 variables=child_process.package_path() | {MARK: mark},
             )  # fmt: skip
         finally:
-            os.close(theirs)
+            os.close(write_end)
         order = {
             "words": command.words,
             "directory": str(command.directory),
@@ -177,8 +177,8 @@ class Processes:
         if self.over:
             return
         over = OVER.strip(b"\n") in parts
-        mine = parts[: parts.index(OVER.strip(b"\n"))] if over else parts
-        self._blocks.append([(now, part.decode(errors="replace")) for part in mine if part.strip()])
+        own_parts = parts[: parts.index(OVER.strip(b"\n"))] if over else parts
+        self._blocks.append([(now, part.decode(errors="replace")) for part in own_parts if part.strip()])
         self.over = over
 
 

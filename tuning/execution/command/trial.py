@@ -199,8 +199,8 @@ class Trial:
         lines = processes.lines()
         self._tail.extend(line for _, line in lines)
         before = self.steps
-        for at, reading in self._sources.new(lines):
-            step = self._clock.step(at, reading)
+        for seconds, reading in self._sources.new(lines):
+            step = self._clock.step(seconds, reading)
             if step is not None and self.steps < self._config.train.steps:
                 self._note(step)
         return self.steps > before

@@ -51,9 +51,9 @@ def outcome_of_command(
     if code == -signal.SIGKILL and killed_for_memory(pid):
         return RunOutcome(Ending.OOM, _KERNEL, rank, None, last)
     place = place or (f", after {several(steps, 'steps')}" if steps else ", before its first step")
-    refused = refusal(lines)
-    if refused and not steps:
-        return RunOutcome(Ending.ILLEGAL, _shorten(f"the trainer refuses: {refused}"), rank, None, last)
+    refusal_text = refusal(lines)
+    if refusal_text and not steps:
+        return RunOutcome(Ending.ILLEGAL, _shorten(f"the trainer refuses: {refusal_text}"), rank, None, last)
     if code is None:
         words = f"the process that watched over the trainer was killed{place}"
         return RunOutcome(Ending.CRASHED, words, None, None, last, True)
@@ -63,7 +63,7 @@ def outcome_of_command(
             Ending.CRASHED, f"{process} {describe_exit(code)}{place}", rank, None, last, outside
         )
     error = (
-        refused
+        refusal_text
         or last_error(lines)
         or ("" if steps else next((line.strip() for line in reversed(lines)), ""))
     )

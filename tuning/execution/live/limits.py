@@ -45,14 +45,16 @@ class SlowdownBudget:
         recent = [
             window for window in self._windows if window[0].first + window[0].steps > now - live.over_steps
         ]
-        lost = sum(max(0.0, self._lost_seconds(*part)) for part in (*recent, (stretch, undone, self.level)))
+        lost_seconds = sum(
+            max(0.0, self._lost_seconds(*part)) for part in (*recent, (stretch, undone, self.level))
+        )
         allowed = live.max_slowdown * live.over_steps * self._baseline * self.level
-        if lost <= allowed:
+        if lost_seconds <= allowed:
             return None
         return EarlyEnd(
             Ending.PRUNED,
-            f"stopped early: the last {live.over_steps:,} steps took {lost:.2f} s longer than the baseline's would, "
-            f"{allowed:.2f} s are allowed",
+            f"stopped early: the last {live.over_steps:,} steps took {lost_seconds:.2f} s longer than the "
+            f"baseline's would, {allowed:.2f} s are allowed",
         )
 
     def _lost_seconds(self, stretch: StepRange, undone: bool, level: float) -> float:

@@ -181,8 +181,16 @@ class OngoingRun:
         """
         self.refresh()
         rows = change_rows(self.records)
-        mine = [place for place, row in enumerate(rows) if str(row.by).startswith(f"{BY_STUDY}{study},")]
-        since = rows[mine[-1] + 1 :] if mine else rows if self.status.labels.get("live") == study else []
+        own_places = [
+            place for place, row in enumerate(rows) if str(row.by).startswith(f"{BY_STUDY}{study},")
+        ]
+        since = (
+            rows[own_places[-1] + 1 :]
+            if own_places
+            else rows
+            if self.status.labels.get("live") == study
+            else []
+        )
         values = {row.key: row.new for row in since if not str(row.by).startswith(BY_STUDY)}
         flat = self.config.flat()
         return {key: value for key, value in values.items() if flat.get(key) == value}

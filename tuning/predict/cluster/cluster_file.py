@@ -157,7 +157,7 @@ def build(file: ClusterFile, find: Finder, folder: Path, nodes: int | None = Non
     )
     if len(groups) > 1 and file.across is None:
         raise InputError(f"{file.name}.across", None, "is missing: give the link that joins the groups")
-    across = _link(f"{file.name}.across", file.across) if file.across else None
+    group_link = _link(f"{file.name}.across", file.across) if file.across else None
     measured = _read_bandwidths(folder / file.measured) if file.measured else ()
     links = host_links.read_links(folder / file.links) if file.links else None
     count = sum(group.nodes for group in groups)
@@ -168,7 +168,7 @@ def build(file: ClusterFile, find: Finder, folder: Path, nodes: int | None = Non
         remedy += "measure all of them"
         raise InputError("links", file.links, remedy)
     sources = dict(_sources(file, groups))
-    return Cluster(file.name, groups, across, sources, measured, host_links=links)
+    return Cluster(file.name, groups, group_link, sources, measured, host_links=links)
 
 
 def _chip(name: str, chip: Chip) -> Accelerator:

@@ -92,8 +92,8 @@ class CalibratedConstants:
 
     def _distance_outside(self, cases: Cases, name: str) -> Array:
         low, high = np.log2(self.ranges[name])
-        at = np.log2(getattr(cases, name))
-        away: Array = np.maximum(np.maximum(low - at, at - high), 0.0)
+        logarithms = np.log2(getattr(cases, name))
+        away: Array = np.maximum(np.maximum(low - logarithms, logarithms - high), 0.0)
         return away
 
 

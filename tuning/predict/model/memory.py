@@ -179,9 +179,9 @@ def _of_block(cases: Cases, tokens: Array) -> tuple[Array, Array]:
     return whole, np.where(cases.recompute == NO_RECOMPUTE, whole, kept_bytes)
 
 
-def _words(cases: Cases, tokens: Array, whole: Array, beside: int) -> Array:
-    """Tokens or targets that an embedding or head keeps; ``beside`` are bytes a token where its words are split."""
-    split = tokens * (_INDEX + np.where(cases.tp > 1, beside, 0))
+def _words(cases: Cases, tokens: Array, whole: Array, extra_bytes: int) -> Array:
+    """Tokens or targets that an embedding or head keeps; ``extra_bytes`` a token where its words are split."""
+    split = tokens * (_INDEX + np.where(cases.tp > 1, extra_bytes, 0))
     return np.where(whole > 0, _INDEX * tokens / cases.tp, split)
 
 

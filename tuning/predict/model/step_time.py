@@ -253,8 +253,8 @@ def _averaging_seconds(
     once = _data_parallel(cases, backwards, turn, links, constants)
     group = network.reach(cases, cases.dp * cases.cp, cases.tp)
     weights = network.ring(group, rank_elements(cases) * cases.weight_bytes, links, constants)
-    beside = np.where(cases.late > 0, cases.period * cases.micro_batches * turn, 0.0)
-    return np.where(cases.period > 1, np.maximum(weights - beside, 0.0) / cases.period, once)
+    hidden_seconds = np.where(cases.late > 0, cases.period * cases.micro_batches * turn, 0.0)
+    return np.where(cases.period > 1, np.maximum(weights - hidden_seconds, 0.0) / cases.period, once)
 
 
 def _data_parallel(cases: Cases, backwards: Array, turn: Array, links: Links, constants: Constants) -> Array:
@@ -278,8 +278,8 @@ def _data_parallel(cases: Cases, backwards: Array, turn: Array, links: Links, co
     passes = np.where(cases.gathers_once > 0, 2.0 / cases.micro_batches, 2.0)
     turns = np.select([cases.zero_stage >= 3, every], [passes, 1.0], 0.0)
     per_turn = turns * gathered + np.where(every, scattered, 0.0)
-    beside = np.where(cases.bucketed > 0, constants.shard_hidden_share * turn, 0.0)
-    exposed = np.hypot(np.maximum(per_turn - beside, 0.0), constants.shard_edge * per_turn)
+    hidden_seconds = np.where(cases.bucketed > 0, constants.shard_hidden_share * turn, 0.0)
+    exposed = np.hypot(np.maximum(per_turn - hidden_seconds, 0.0), constants.shard_edge * per_turn)
     once = np.where(every, 0.0, scattered + np.where(cases.zero_stage >= 3, 0.0, gathered))
     sharded = cases.micro_batches * exposed + np.maximum(once - room, 0.0)
     return np.where(cases.zero_stage >= 2, sharded, whole)

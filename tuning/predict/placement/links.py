@@ -106,12 +106,12 @@ def cluster_links(cluster: Cluster) -> Links:
     nodes = np.concatenate([places + first[index] for index, places in enumerate(inside_island)])
 
     def matrix(name: str) -> Floats:
-        across = getattr(cluster.across, name, 0.0)
+        group_link = getattr(cluster.across, name, 0.0)
         near, far = (
             np.array([getattr(getattr(group, kind), name) for group in cluster.groups])[islands]
             for kind in ("inside", "between")
         )
-        joined = np.where(islands[:, None] == islands, far[:, None], across)
+        joined = np.where(islands[:, None] == islands, far[:, None], group_link)
         return np.where(nodes[:, None] == nodes, near[:, None], joined)
 
     alpha, rates = matrix("alpha_seconds"), matrix("bytes_per_second")

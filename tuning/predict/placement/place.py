@@ -98,13 +98,13 @@ class PlacementReport:
     def reason(self) -> str:
         """What is gained, and what crosses islands, in one line."""
         now, before = (1e3 * sum(seconds.values()) for seconds in (self.seconds, self.in_order_seconds))
-        across = self.placement.crossings.rstrip(".")
-        across = f"; {across}" if across else ""
+        crossing_text = self.placement.crossings.rstrip(".")
+        crossing_text = f"; {crossing_text}" if crossing_text else ""
         if not self.values:
             order_text = "placing ranks in order is as fast as any other way"
-            return f"{order_text} ({now:,.1f} ms a step, nothing hidden){across}"
+            return f"{order_text} ({now:,.1f} ms a step, nothing hidden){crossing_text}"
         changed = " and ".join(_WHAT[key] for key in self.values)
-        return f"{changed}: {now:,.1f} ms a step instead of {before:,.1f}, nothing hidden{across}"
+        return f"{changed}: {now:,.1f} ms a step instead of {before:,.1f}, nothing hidden{crossing_text}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values: seconds, and the gain as a fraction."""
@@ -285,8 +285,8 @@ def _most_layers(config: RunConfig, target: Target, chip: Accelerator) -> int:
     """Layers that are safe on a device, each taken as its share of the fullest rank; as many as now in any case."""
     fullest, whole = footprint.largest(config), resolve(config.model).layers
     bytes_by_layers = np.arange(1, whole + 1) * np.float64(fullest.total_bytes / fullest.layers)
-    beside = headroom.overhead_columns([headroom.rank_overhead(config, target.on_cpu)])
-    needs = headroom.predict_memory(bytes_by_layers, float(chip.memory_bytes), target.allowance, beside)
+    overheads = headroom.overhead_columns([headroom.rank_overhead(config, target.on_cpu)])
+    needs = headroom.predict_memory(bytes_by_layers, float(chip.memory_bytes), target.allowance, overheads)
     return max(math.ceil(whole / config.parallel.pp), int((needs.probability <= headroom.SAFE).sum()))
 
 

@@ -241,15 +241,15 @@ def place(
     if permute:
         best = _choose_order(layout, links, costs, seed, steps, limit_seconds)
     devices, method = best
-    across = _crossing_words(layout, links, devices)
+    crossings = _crossing_words(layout, links, devices)
     return Placement(
         devices,
         _parts(costs, devices),
         _parts(costs, in_order),
         None if work is None else costs.stage_layers(np.array(devices), work),
         method,
-        _reason(costs, devices, method, across),
-        across,
+        _reason(costs, devices, method, crossings),
+        crossings,
     )
 
 
@@ -315,13 +315,13 @@ def _parts(costs: Costs, devices: Sequence[int]) -> dict[str, float]:
     return {name: float(seconds[0]) for name, seconds in parts.items()}
 
 
-def _reason(costs: Costs, devices: tuple[int, ...], method: Method, across: str) -> str:
+def _reason(costs: Costs, devices: tuple[int, ...], method: Method, crossings: str) -> str:
     """What the order gains over the ranks in order, and what crosses islands."""
     now, before = _cost(costs, devices), _cost(costs, range(len(devices)))
     gain = f"{before / now:.2f} times as fast as ranks in order" if now < before else "No order is faster"
     if method == "rank order":
         gain = "Ranks stay in order"
-    return f"{gain} ({1e3 * now:,.1f} ms a step){across and f'; {across}'}" + ("" if across else ".")
+    return f"{gain} ({1e3 * now:,.1f} ms a step){crossings and f'; {crossings}'}" + ("" if crossings else ".")
 
 
 def _crossing_words(layout: Layout, links: Links, devices: tuple[int, ...]) -> str:

@@ -80,9 +80,9 @@ class PortUse:
 
     def make_room(self, begin: float, seconds: float) -> None:
         """A message that takes so many seconds alone begins on one of its ports."""
-        beside = min(seconds, self.busy_until - begin)
-        if beside > 0.0:
-            end = begin + 2 * beside
+        shared_seconds = min(seconds, self.busy_until - begin)
+        if shared_seconds > 0.0:
+            end = begin + 2 * shared_seconds
             self.busy_until += max(0.0, end - max(begin, self.slowed)) / 2
             self.slowed = max(self.slowed, end)
 
@@ -166,20 +166,20 @@ class Ports:
         ports = (route.out_port, route.in_port, *shared_ports)
         begin, seconds = max(now, *[free[port] for port in ports]), bytes_ * route.seconds_per_byte
         met = {id(booking): booking for booking in (self.bookings[port] for port in ports)}.values()
-        beside = max(0.0, min(seconds, max(booking.busy_until for booking in met) - begin))
+        shared_seconds = max(0.0, min(seconds, max(booking.busy_until for booking in met) - begin))
         for booking in met:
             booking.make_room(begin, seconds)
-        seconds += beside
+        seconds += shared_seconds
         free[route.out_port] = free[route.in_port] = begin + seconds
         for port, seconds_per_byte in route.shared:
-            free[port] = begin + bytes_ * seconds_per_byte + beside
+            free[port] = begin + bytes_ * seconds_per_byte + shared_seconds
         return begin + seconds + route.alpha
 
     def book(self, ports: Sequence[int], begin: float, seconds: float, latency: float) -> PortUse:
         """A collective on all of these ports, behind those that are there, and beside their messages."""
         begin = max(begin, *[self.bookings[port].busy_until for port in ports])
-        beside = min(seconds, max(0.0, max(self.free[port] for port in ports) - begin))
-        booking = PortUse(begin + seconds + beside, latency)
+        shared_seconds = min(seconds, max(0.0, max(self.free[port] for port in ports) - begin))
+        booking = PortUse(begin + seconds + shared_seconds, latency)
         for port in ports:
             self.bookings[port] = booking
         return booking

@@ -92,8 +92,8 @@ class PlayedStep:
         resting = line.resting_bytes
         moments = ((highest[0], line.peak_bytes, "backward"), (self.length, resting, "optimizer"))
         return [
-            MemorySample(self.step, self.start_unix + at, 0, 0, bytes_, line.peak_bytes, None, phase)
-            for at, bytes_, phase in moments
+            MemorySample(self.step, self.start_unix + offset, 0, 0, bytes_, line.peak_bytes, None, phase)
+            for offset, bytes_, phase in moments
         ]
 
     def _messages(self, pp: int, dtype: str) -> Iterator[CommSample]:
@@ -183,7 +183,10 @@ def _write(folder: Path, config: RunConfig, played: Sequence[SimulatedStep]) -> 
         began.append(began[-1] + simulated.seconds)
     for place in range(step.places):
         numbered = enumerate(zip(played, began, strict=False))
-        parts = [PlayedStep(step, place, number, at, step.seconds) for number, (step, at) in numbered]
+        parts = [
+            PlayedStep(step, place, number, start_unix, step.seconds)
+            for number, (step, start_unix) in numbered
+        ]
         for rank in range(place * step.width, (place + 1) * step.width):
             with RecordWriter(folder / run_folder.RECORDS, f"rank-{rank}") as writer:
                 _write_rank(writer, config, rank, parts, lines[place // step.replicas])

@@ -82,8 +82,8 @@ class SharedPorts(Ports):
         """
         devices = np.array([self.devices(place) for place in places])
         ranks = ranks if devices.shape[1] % ranks == 0 else 1
-        across = devices.reshape(len(places), ranks, -1).transpose(2, 0, 1)
-        rings = across.reshape(-1, len(places) * ranks)
+        columns = devices.reshape(len(places), ranks, -1).transpose(2, 0, 1)
+        rings = columns.reshape(-1, len(places) * ranks)
         inside = all(self.same_node(int(rings[0, 0]), int(place)) for place in rings.ravel())
         near = self._links.share_island(rings)
         ports = dict.fromkeys(

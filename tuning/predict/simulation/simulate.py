@@ -85,8 +85,8 @@ def stage_costs(config: RunConfig, target: Target) -> list[Costs]:
 def _effective_cluster(cluster: Cluster, constants: Constants) -> Cluster:
     """The cluster with what its links reach of their figures."""
     groups = tuple(_group(group, constants) for group in cluster.groups)
-    across = cluster.across and _link(cluster.across, constants.between_share, constants.between_seconds)
-    return replace(cluster, groups=groups, across=across)
+    group_link = cluster.across and _link(cluster.across, constants.between_share, constants.between_seconds)
+    return replace(cluster, groups=groups, across=group_link)
 
 
 def _group(group: Group, constants: Constants) -> Group:

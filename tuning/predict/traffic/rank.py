@@ -120,11 +120,11 @@ class RankStep:
         self._config, self._plan, self._parts = pipeline.config, pipeline.plan, pipeline.parts
         self._wire = Wire(self._config, batches)
         self._layout = self._wire.layout
-        at = self._layout.coordinates(rank)
+        coordinates = self._layout.coordinates(rank)
         if self._config.data.tasks:  # each dp rank has as many micro-batches as it was dealt
-            self._plan = plan_of(self._config, at.dp)
-        self._place, data_rank = at.pp, self._layout.data_rank(at) % self._layout.inner
-        own_parts = {stage: pipeline.parts[stage] for stage in self._plan.stages_of(at.pp)}
+            self._plan = plan_of(self._config, coordinates.dp)
+        self._place, data_rank = coordinates.pp, self._layout.data_rank(coordinates) % self._layout.inner
+        own_parts = {stage: pipeline.parts[stage] for stage in self._plan.stages_of(coordinates.pp)}
         self._own = list(own_parts.values())
         at_end = _at_end(self._config, self._own, pipeline.holders)
         self._stages = {
@@ -133,7 +133,9 @@ class RankStep:
             )
             for stage, part in own_parts.items()
         }
-        self._post = PipelineEndpoint(self._plan, at.pp, self._wire, pipeline.arrivals.get(at.pp, {}))
+        self._post = PipelineEndpoint(
+            self._plan, coordinates.pp, self._wire, pipeline.arrivals.get(coordinates.pp, {})
+        )
         self._known: dict[tuple[int, Work, bool], list[Item]] = {}
 
     def sections(self) -> Iterator[Section]:

@@ -117,8 +117,8 @@ class Analysis:
             inputs, classes = self.held_out
             loss = float(F.cross_entropy(forward(self.layers, inputs), classes))
             for layer, values in zip(self.layers, before, strict=True):
-                for mine, value in zip(layer.stored_values(), values, strict=True):
-                    mine.copy_(value)
+                for stored, value in zip(layer.stored_values(), values, strict=True):
+                    stored.copy_(value)
         return loss
 
 
