@@ -146,8 +146,8 @@ def report_live_study(folder: Path, result: StudyResult) -> LiveReport | None:
     base = _baseline_seconds(windows, result, timeline, levels)
     now, after = _now(config.flat(), result), _end_of_search(windows)
     gain = _gain_of(now, result)
-    untuned_seconds = None if base is None else _untuned_times(timeline, base, levels, after, gain)
-    saved = None if untuned_seconds is None else untuned_seconds - timeline.seconds - timeline.lost
+    reference = None if base is None else _untuned_times(timeline, base, levels, after, gain)
+    saved = None if reference is None else reference - timeline.seconds - timeline.lost
     tokens = config.batch.global_batch * config.data.sequence_length
     status = RunStatus.from_folder(last)
     slow = [_saved_seconds(row, timeline, base, levels) for row in windows]
@@ -155,19 +155,15 @@ def report_live_study(folder: Path, result: StudyResult) -> LiveReport | None:
     if saved is not None and result.baseline is not None:
         invested = _lost_seconds(windows, slow, result.baseline.trial) + timeline.undone_seconds
         invested += _lost_since(after, timeline, saved + timeline.lost) if measuring else 0.0
-    gains = None if untuned_seconds is None else untuned_seconds - timeline.seconds
-    changes_so_far = changes_of(
-        [home / name for name in names], now.keys() & live_parts().keys(), timeline, gains
-    )
-    if untuned_seconds is not None and (share := _baseline_error(result)) is not None:
-        changes_so_far = [_with_baseline_s(row, timeline, untuned_seconds, share) for row in changes_so_far]
-    changes, since = changes_so_far, None
+    gains = None if reference is None else reference - timeline.seconds
+    turns = changes_of([home / name for name in names], now.keys() & live_parts().keys(), timeline, gains)
+    if reference is not None and (share := _baseline_error(result)) is not None:
+        turns = [_with_baseline_s(row, timeline, reference, share) for row in turns]
+    changes, since = turns, None
     if base is not None and result.state != "running":
-        whole_gain = None if gain is None else (gain, _usual(base, levels, after, gain))
-        since = _gain_since(
-            max(after, *(row.step for row in changes_so_far[-1:]), 0), result, timeline, base, whole_gain
-        )
-        changes = _by_gain(changes_so_far, since if gain is not None else None, after)
+        basis = None if gain is None else (gain, _usual(base, levels, after, gain))
+        since = _gain_since(max(after, *(row.step for row in turns[-1:]), 0), result, timeline, base, basis)
+        changes = _by_gain(turns, since if gain is not None else None, after)
     total = None if saved is None else float(saved.sum())
     return LiveReport(
         run=last.name,
@@ -199,14 +195,12 @@ def _baseline_error(result: StudyResult) -> float | None:
     return (row.high - row.low) / 2 / row.value
 
 
-def _with_baseline_s(
-    row: ValueChange, timeline: Timeline, untuned_seconds: Floats, share: float
-) -> ValueChange:
+def _with_baseline_s(row: ValueChange, timeline: Timeline, reference: Floats, share: float) -> ValueChange:
     """A turn whose interval counts that of the baseline, too, as all that is said to be saved does."""
     if row.saved_seconds is None or row.saved_low is None or row.saved_high is None:
         return row
     inside = (timeline.steps >= row.step) & (timeline.steps < row.end)
-    saved, baseline_error = row.saved_seconds, share * float(untuned_seconds[inside].sum())
+    saved, baseline_error = row.saved_seconds, share * float(reference[inside].sum())
     low = saved - math.hypot(saved - row.saved_low, baseline_error)
     return replace(row, saved_low=low, saved_high=saved + math.hypot(row.saved_high - saved, baseline_error))
 
@@ -245,17 +239,13 @@ def _windows(home: Path, result: StudyResult) -> list[WindowRow]:
     """In the order in which they were measured."""
     windows = []
     for row in sorted((*result.trials, *result.confirmations), key=lambda trial: trial.number):
-        window_document = (run_folder.read_json(home / (row.run or "") / run_folder.STATUS) or {}).get(
-            "window"
-        )
-        if row.run and window_document:
-            span = window_document["run"], window_document["first"], window_document["end"]
-            details = window_document.get("seconds"), bool(window_document.get("undone")), row.leader_level
+        document = (run_folder.read_json(home / (row.run or "") / run_folder.STATUS) or {}).get("window")
+        if row.run and document:
+            span = document["run"], document["first"], document["end"]
+            parts = document.get("seconds"), bool(document.get("undone")), row.leader_level
             increase = _increase(row.validation_loss, row.reference_loss)
             value = row.value, row.low, row.high, None, increase
-            window = WindowRow(
-                row.number, row.confirms, row.label, *span, row.outcome or "", *value, *details
-            )
+            window = WindowRow(row.number, row.confirms, row.label, *span, row.outcome or "", *value, *parts)
             learned = learning(row, row.validation_loss, row.reference_loss, row.steps)
             windows.append(
                 replace(
@@ -266,7 +256,7 @@ def _windows(home: Path, result: StudyResult) -> list[WindowRow]:
                     leader_ratio=row.leader_ratio,
                     leader_ratio_low=row.leader_ratio_low,
                     leader_ratio_high=row.leader_ratio_high,
-                    settling_steps=window_document.get("settling"),
+                    settling_steps=document.get("settling"),
                     over_baseline=row.over_baseline if isinstance(row, TrialRow) else None,
                 )
             )
@@ -324,12 +314,12 @@ def _untuned_times(timeline: Timeline, base: float, levels: _Levels, after: int,
     how fast the machine is: the run's own steps tell, and the ``gain`` of its values.
     """
     early = timeline.steps < after
-    untuned_seconds: Floats = base * np.where(early, levels.interpolate(timeline.steps), 1.0)
+    reference: Floats = base * np.where(early, levels.interpolate(timeline.steps), 1.0)
     if gain is not None:
         own_seconds = timeline.seconds[~early]
         gain_seconds = _gain_seconds(own_seconds, _usual(base, levels, after, gain), gain)
-        untuned_seconds[~early] = own_seconds + (gain.ratio - 1) * gain_seconds
-    return untuned_seconds
+        reference[~early] = own_seconds + (gain.ratio - 1) * gain_seconds
+    return reference
 
 
 def _usual(base: float, levels: _Levels, after: int, gain: Gain) -> float:
@@ -346,20 +336,18 @@ def _gain_seconds(seconds: Floats, usual: float, gain: Gain) -> Floats:
 
 
 def _gain_since(
-    first: int, result: StudyResult, timeline: Timeline, base: float, whole_gain: tuple[Gain, float] | None
+    first: int, result: StudyResult, timeline: Timeline, base: float, basis: tuple[Gain, float] | None
 ) -> RecentGain | None:
-    """Of the steps from ``first`` on: the study's last turn, one by hand, or of a search that followed. ``whole_gain``:
-    the gain of the run's values, and what a step took when it was measured.
+    """Of the steps from ``first`` on: the study's last turn, one by hand, or of a search that followed. ``basis``: the
+    gain of the run's values, and what a step took when it was measured.
     """
     seconds = timeline.seconds[timeline.steps >= first]
     if not len(seconds):
         return None
     last = int(timeline.steps[-1]) + 1
-    if whole_gain is not None:
-        gain_seconds = float(_gain_seconds(seconds, whole_gain[1], whole_gain[0]).sum())
-        saved, *ends = (
-            None if ratio is None else gain_seconds * (ratio - 1) for ratio in _three(whole_gain[0])
-        )
+    if basis is not None:
+        gain_seconds = float(_gain_seconds(seconds, basis[1], basis[0]).sum())
+        saved, *ends = (None if ratio is None else gain_seconds * (ratio - 1) for ratio in _three(basis[0]))
         return RecentGain(first, last, saved or 0.0, ends[0], ends[1])
     interval, count = mean_interval(seconds), len(seconds)
     saved, half = count * (base - interval.value), None
@@ -382,13 +370,9 @@ def _baseline_seconds(
     """
     if result.baseline is None:
         return None
-    baseline_windows = [row for row in windows if result.baseline.trial in (row.trial, row.confirms)]
-    steps = sum(row.end - row.first for row in baseline_windows)
-    return (
-        sum(_seconds_of(row, timeline) / levels.middle(row) for row in baseline_windows) / steps
-        if steps
-        else None
-    )
+    rows = [row for row in windows if result.baseline.trial in (row.trial, row.confirms)]
+    steps = sum(row.end - row.first for row in rows)
+    return sum(_seconds_of(row, timeline) / levels.middle(row) for row in rows) / steps if steps else None
 
 
 def _seconds_of(row: WindowRow, timeline: Timeline) -> float:

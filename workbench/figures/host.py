@@ -104,22 +104,16 @@ def _speeds(columns: Columns, name: str) -> tuple[float, float]:
     seconds = float(columns["time_unix"][rows[-1]] - columns["time_unix"][rows[0]])
     if seconds <= 0:
         return 0.0, 0.0
-    sent_speed, received_speed = (
+    sent, received = (
         float(columns[f"{way}_bytes"][rows[-1]] - columns[f"{way}_bytes"][rows[0]]) / seconds
         for way in ("sent", "received")
     )
-    return sent_speed, received_speed
+    return sent, received
 
 
-def _use(
-    name: str, ranks: list[int], sent_speed: float, received_speed: float, rate_mbit: float | None
-) -> LinkUse:
-    percents = [
-        speed * 8 / MEGA / rate_mbit * 100 if rate_mbit else None for speed in (sent_speed, received_speed)
-    ]
-    return LinkUse(
-        name, ", ".join(map(str, ranks)), sent_speed / MEGA, received_speed / MEGA, rate_mbit, *percents
-    )
+def _use(name: str, ranks: list[int], sent: float, received: float, rate_mbit: float | None) -> LinkUse:
+    percents = [speed * 8 / MEGA / rate_mbit * 100 if rate_mbit else None for speed in (sent, received)]
+    return LinkUse(name, ", ".join(map(str, ranks)), sent / MEGA, received / MEGA, rate_mbit, *percents)
 
 
 def _shape(snapshot: Snapshot) -> Shape | None:
@@ -368,21 +362,19 @@ def memory_series(memory: Mapping[int, Columns], start_unix: float) -> MemorySer
     """The CUDA allocator's bytes where there are any, else the process's resident set, since ``start_unix``."""
     written = {rank: columns for rank, columns in sorted(memory.items()) if len(columns.get("step", ()))}
     on_gpu = any(np.isfinite(columns["cuda_allocated_bytes"]).any() for columns in written.values())
-    level_field, peak_field = (
+    field, peak_field = (
         ("cuda_allocated_bytes", "cuda_peak_bytes") if on_gpu else ("rss_bytes", "peak_rss_bytes")
     )
     peaks = [_peak(rank, columns, peak_field, start_unix) for rank, columns in written.items()]
-    peaks_by_size = sorted((peak for peak in peaks if peak is not None), key=lambda peak: -peak.gib)
+    largest = sorted((peak for peak in peaks if peak is not None), key=lambda peak: -peak.gib)
     lines = [
         line(
-            f"rank {peak.rank}",
-            written[peak.rank]["time_unix"] - start_unix,
-            written[peak.rank][level_field] / GIB,
+            f"rank {peak.rank}", written[peak.rank]["time_unix"] - start_unix, written[peak.rank][field] / GIB
         )
-        for peak in sorted(peaks_by_size[:RANKS], key=lambda peak: peak.rank)
+        for peak in sorted(largest[:RANKS], key=lambda peak: peak.rank)
     ]
     return MemorySeries(
-        lines, "CUDA allocator" if on_gpu else "resident set", peaks_by_size[0] if peaks_by_size else None
+        lines, "CUDA allocator" if on_gpu else "resident set", largest[0] if largest else None
     )
 
 

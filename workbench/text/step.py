@@ -277,14 +277,12 @@ def adapter_text(train: Mapping[str, Any]) -> str:
 def partial_products(row: PartialProductsRow) -> str:
     """What steps leave out, and what that spares."""
     share, remaining = words.percent(row.share), "activations"
-    scope = f"a step trains {share} of each block's heads and, experts aside, feed-forward width"
+    part = f"a step trains {share} of each block's heads and, experts aside, feed-forward width"
     if row.key == "memory.sample_tokens":
         remaining = "activations and remembered norms of gradients"
-        scope = f"weight gradients come from {share} of the tokens"
-    kept_text, whole = words.gib(row.kept_bytes), words.gib(row.whole_bytes)
-    return (
-        f"{scope}; by formula a micro-batch leaves {kept_text} of {remaining} in a stage in place of {whole}"
-    )
+        part = f"weight gradients come from {share} of the tokens"
+    size, whole = words.gib(row.kept_bytes), words.gib(row.whole_bytes)
+    return f"{part}; by formula a micro-batch leaves {size} of {remaining} in a stage in place of {whole}"
 
 
 def update(row: UpdateRow) -> str:

@@ -163,8 +163,8 @@ def solve_program(
             documents[group] += of_bucket[: counts[bucket]]
             of_bucket = of_bucket[counts[bucket] :]
     groups = [
-        SequenceGroup(degree, tuple(sorted(numbers)))
-        for (degree, _), numbers in zip(solution, documents, strict=True)
+        SequenceGroup(degree, tuple(sorted(part)))
+        for (degree, _), part in zip(solution, documents, strict=True)
     ]
     groups.sort(key=lambda group: -group.degree)
     better = slowest(lengths, groups, costs) < slowest(lengths, heuristic, costs)
@@ -232,9 +232,9 @@ def _assign_documents(
         seconds[place], room[place] = end, room[place] - length
         documents[place].append(document)
     return [
-        SequenceGroup(degree, tuple(sorted(members)))
-        for degree, members in zip(degrees, documents, strict=True)
-        if members
+        SequenceGroup(degree, tuple(sorted(part)))
+        for degree, part in zip(degrees, documents, strict=True)
+        if part
     ]
 
 
@@ -314,11 +314,7 @@ def _solve(
     if solution.x is None:
         return None, certain
     counts = np.rint(solution.x[:uses]).astype(int).reshape(len(groups), wide)
-    dealt = [
-        (degree, list(map(int, group_counts)))
-        for degree, group_counts in zip(groups, counts, strict=True)
-        if group_counts.any()
-    ]
+    dealt = [(degree, list(map(int, use))) for degree, use in zip(groups, counts, strict=True) if use.any()]
     return dealt, certain
 
 
