@@ -155,7 +155,7 @@ def write_status(big: Big, done: int, state: str) -> None:
         "study": NAME,
         "state": state,
         "phase": "search",
-        "owner": ownership.me(),
+        "owner": ownership.this_process(),
         "trials_done": done,
         "trials_total": big.file.trials,
         "updated_unix": time.time(),

@@ -117,7 +117,7 @@ def cached(trace: list[list[Key]], slots: int) -> float:
     for there in trace:
         for layer in range(LAYERS):
             keys = [key for key in there if key[0] == layer]
-            cache.chose(layer, keys, trains=True)
+            cache.note_choices(layer, keys, trains=True)
             hits += sum(bool(found and found[1]) for found in (cache.ask(key, False) for key in keys))
         hits += sum(bool(found and found[1]) for found in (cache.ask(key, True) for key in reversed(there)))
         asked += 2 * len(there)

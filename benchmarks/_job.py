@@ -59,7 +59,7 @@ class Job:
         """Put everything in or take it out, and call what the dispatcher sees once: the first call is slower."""
         if recorded != self._recorded:
             self._recorded = recorded
-            (self.steps.put_in if recorded else self.steps.take_out)()
+            (self.steps.instrument if recorded else self.steps.take_out)()
             for asynchronous in (True, False):
                 work = dist.all_reduce(torch.zeros(1), async_op=asynchronous)
                 if work is not None:
@@ -68,7 +68,7 @@ class Job:
         self._recording.exact = not recorded
         self.steps.discard()
         if recorded:
-            self.steps.anew()
+            self.steps.restart_step()
 
     def one_step(self) -> None:
         """As anybody writes it."""

@@ -19,7 +19,7 @@ from benchmarks import _faults
 from benchmarks._fault_study import MARKER, NAME, ROOT, STEP_TIMEOUT_SECONDS, Victim, wait_until
 from benchmarks._faults import Fault
 from engine.run import progress, run_folder
-from engine.run.ownership import alive
+from engine.run.ownership import is_alive
 from engine.run.run_folder import RunStatus
 from tuning.execution.live.ongoing_run import runs_of
 
@@ -76,7 +76,7 @@ class LiveVictim(Victim):
         goes = [
             run
             for run in last
-            if (status := RunStatus.from_folder(run)).state == "running" and alive(status.owner)
+            if (status := RunStatus.from_folder(run)).state == "running" and is_alive(status.owner)
         ]
         return goes[0] if goes else None
 

@@ -54,7 +54,7 @@ class PicotronLoop:
         layout, train = rank.layout, rank.config.train
         manager = importlib.import_module("picotron.process_group_manager")
         manager.setup_process_group_manager(tp_size=layout.tp, cp_size=1, pp_size=1, dp_size=layout.dp)
-        self.model: Any = _model(rank.config, layout.tp, rank.groups.at.tp)
+        self.model: Any = _model(rank.config, layout.tp, rank.groups.coordinates.tp)
         if layout.dp > 1:
             module = importlib.import_module("picotron.data_parallel.data_parallel")
             self.model = module.DataParallelBucket(self.model)

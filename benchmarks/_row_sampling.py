@@ -175,7 +175,7 @@ def _bytes(kind: str) -> dict[str, int]:
     config = config_of(memory__sample_tokens=SHARES[kind]).with_values(_batch(kind))
     (built,) = build_ranks(config, [0])[0]
     said = stage_activations(config, parts_of(config, plan_of(config))[0])
-    return {"counted": built.kept.device, "formula": said.device}
+    return {"counted": built.activations.device, "formula": said.device}
 
 
 def _losses(kinds: list[str], seed: int, size: Size) -> dict[str, dict[str, float]]:

@@ -88,7 +88,7 @@ def make_prior(fold: Fold, columns: Columns) -> Prior:
         slow_chance=fold.stalls.likely(own, full),
         faults=np.clip(1 - lives / np.maximum(1 - out_of_memory, 1e-12), 0.0, _CERTAIN),
         fills=bytes_ / fold.risk.limit_bytes,
-        refused=tuple(_first(reasons, row) for row in range(len(own))),
+        refusals=tuple(_first(reasons, row) for row in range(len(own))),
         slow_features=alike * _AS_SLOW,
     )
 

@@ -84,7 +84,7 @@ class PeerSteps:
 
     def step(self) -> None:
         """The peer's next step, its data included."""
-        batch, at = self._rank.config.batch.global_batch, self._rank.groups.at.dp
+        batch, at = self._rank.config.batch.global_batch, self._rank.groups.coordinates.dp
         each = batch // self._rank.layout.dp
         windows = self._corpus.training(self._number * batch + at * each, each)
         self.loss, self.norm = self._peer.step(torch.from_numpy(windows))

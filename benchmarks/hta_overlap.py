@@ -111,7 +111,7 @@ def rows(session: Session, name: str, python: str, steps: int) -> list[list[str]
     folder, reply = traced(session, parse(_SMALL | RUNS[name]), steps)
     made = traces.list_traces(folder)[0]
     theirs, events = by_hta(python, Path(reply.file or ""))
-    mine = ours(folder, range(made.first or 0, (made.first or 0) + made.done))
+    mine = ours(folder, range(made.first or 0, (made.first or 0) + made.steps_done))
     return [
         [
             name,

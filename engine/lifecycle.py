@@ -30,7 +30,7 @@ from engine.run import run_folder
 from engine.run.calibration import fingerprint, store
 from engine.run.devices import selection
 from engine.run.outcome import RunOutcome
-from engine.run.ownership import me
+from engine.run.ownership import this_process
 from engine.run.progress import Progress
 from engine.schedules.actions import Costs, Work
 from engine.schedules.algorithms import NoFormError
@@ -61,9 +61,9 @@ _SIMULATION = "the simulation of its list"
 
 def setting_of(config: RunConfig) -> Setting:
     """Groups, schedule, limits and thresholds of a configuration, which need not keep the rules."""
-    where, limit = layout_of(config), config.memory.limit_gib
+    layout, limit = layout_of(config), config.memory.limit_gib
     return Setting(
-        groups={label: where.groups(kind) for label, kind in (_GROUPS | _shared_documents(where)).items()},
+        groups={label: layout.groups(kind) for label, kind in (_GROUPS | _shared_documents(layout)).items()},
         pipeline=_pipeline(config),
         memory_limit_bytes=None if limit is None else limit * 2**30,
         thresholds=Thresholds(**config.profile.thresholds.model_dump()),
@@ -71,8 +71,8 @@ def setting_of(config: RunConfig) -> Setting:
     )
 
 
-def _shared_documents(where: Layout) -> dict[str, str]:
-    return {name: name for name in (f"{SEQUENCE}{degree}" for degree in where.sequence_degrees)}
+def _shared_documents(layout: Layout) -> dict[str, str]:
+    return {name: name for name in (f"{SEQUENCE}{degree}" for degree in layout.sequence_degrees)}
 
 
 def _pipeline(config: RunConfig) -> Pipeline | None:
@@ -85,8 +85,8 @@ def _pipeline(config: RunConfig) -> Pipeline | None:
         def idle_of_paths(micro_batches: int, forward: float, backward: float) -> float:
             """The mean over ranks. Work is told by stage and micro-batch, as if none left out a stage."""
             schedule_plan = plan(kind, ranks, chunks, micro_batches, skips)
-            more = 1 / (sum(schedule_plan.trained_shares) / schedule_plan.stages)
-            costs = Costs(forward * more, backward * more)
+            factor = 1 / (sum(schedule_plan.trained_shares) / schedule_plan.stages)
+            costs = Costs(forward * factor, backward * factor)
             timeline = simulate(schedule_plan, costs, relative_sizes(schedule_plan, skips.layers))
             return timeline.bubble_fraction * timeline.seconds
 
@@ -146,15 +146,15 @@ def note_start(
 
     ``network`` tells of links between ranks that are not this host's own.
     """
-    where = layout.layout_of(config)
-    Progress(folder, where.world_size).close()
+    run_layout = layout.layout_of(config)
+    Progress(folder, run_layout.world_size).close()
     run_folder.update_status(
         folder,
         state="running",
-        owner=me(),
+        owner=this_process(),
         started_unix=time.time(),
-        world_size=where.world_size,
-        layout=where.as_dict(),
+        world_size=run_layout.world_size,
+        layout=run_layout.as_dict(),
         backend=chosen.backend,
         backend_reason=chosen.reason,
         devices=list(chosen.names),
@@ -167,7 +167,7 @@ def note_start(
 def note_job_start(folder: Path) -> None:
     """The same of a job that is not ours, whose ranks are not known yet."""
     reference = store.reference(folder.parent, fingerprint.this_machine(None))
-    run_folder.update_status(folder, owner=me(), started_unix=time.time(), layout={}, **reference)
+    run_folder.update_status(folder, owner=this_process(), started_unix=time.time(), layout={}, **reference)
 
 
 def network_of(lab: Lab) -> str | None:
@@ -250,11 +250,11 @@ def summary_of_job(folder: Path, records: RunRecords) -> RunSummary:
 
 def summary_of_refused(config: RunConfig, backend: str) -> RunSummary:
     """Of a configuration that breaks a rule: nothing ran, and no formula need hold of it."""
-    where = layout.layout_of(config)
+    run_layout = layout.layout_of(config)
     facts = RunFacts(
         run="",
-        layout=where.as_dict(),
-        world_size=where.world_size,
+        layout=run_layout.as_dict(),
+        world_size=run_layout.world_size,
         backend=backend,
         tokens_per_step=config.tokens_per_step,
         model_flops_per_step=None,
@@ -287,14 +287,14 @@ def summary_of(
     """
     records = records or RunRecords(Path())
     config = _with_last_batch(config, records)
-    where = layout.layout_of(config)
+    run_layout = layout.layout_of(config)
     work = _work(config, records)
     peak, peak_source = _peak(config, records)
     several_stages = config.parallel.pp * config.schedule.chunks > 1
     facts = RunFacts(
         run=run,
-        layout=where.as_dict(),
-        world_size=where.world_size,
+        layout=run_layout.as_dict(),
+        world_size=run_layout.world_size,
         backend=backend,
         tokens_per_step=work.tokens,
         model_flops_per_step=work.model_flops,
@@ -309,10 +309,10 @@ def summary_of(
         links_reason=calibrated.reason,
         round_steps=round_steps(config),
         setting=setting_of(config),
-        pipelines=tuple(map(tuple, where.groups("pp"))) if several_stages else (),
+        pipelines=tuple(map(tuple, run_layout.groups("pp"))) if several_stages else (),
         since=since,
         settling=settling,
-        ranks_alike=where.tp * where.pp if not config.trainer and is_decoder(config.model) else 0,
+        ranks_alike=run_layout.tp * run_layout.pp if not config.trainer and is_decoder(config.model) else 0,
     )
     summary = summarize(records, facts)
     if config.trainer and work.tokens is None and summary.step_seconds is not None:

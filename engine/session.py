@@ -62,7 +62,7 @@ class Session:
         """
         inspect_workload(config)
         try:
-            where = rules.check(config)
+            layout = rules.check(config)
             check_budget(config)
         except LayoutError as problem:
             return RunOutcome(Ending.ILLEGAL, str(problem)), summary_of_refused(config, "none")
@@ -74,7 +74,7 @@ class Session:
         check_texts(config)
         resume.find(config)
         lab.require(config.lab)
-        chosen = selection.choose(config, where.world_size)
+        chosen = selection.choose(config, layout.world_size)
         interfaces.require(config, chosen)
         folder = run_folder.create(self.home, config, labels)
         with run_folder.check_writable(self.home):

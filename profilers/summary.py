@@ -283,12 +283,12 @@ def _where_time_goes(
     used: RankGpus,
     rows: list[CommunicationRow],
 ) -> dict[str, Any]:
-    shown = anatomy(detailed, records, facts)
-    findings = findings_of(records, detailed, facts.setting, rows, shown, used)
+    breakdown = anatomy(detailed, records, facts)
+    findings = findings_of(records, detailed, facts.setting, rows, breakdown, used)
     return {
         "phases": mean_phases(detailed),
         "between_seconds": mean_gap_seconds(detailed),
-        **shown,
+        **breakdown,
         **_verdicts(findings, facts.setting.thresholds),
         "episodes": episodes_of(records, detailed, facts.setting, findings, facts.round_steps),
     }

@@ -15,7 +15,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import typer.main
+from msgspec import structs
 from pydantic import BaseModel
 
 from engine.config.environment import VARIABLES, Environment
@@ -151,7 +153,7 @@ def environment() -> str:
         (
             f"`{name}`",
             values(shape["properties"][name], None, {}).removesuffix(", `null`"),
-            variable.does,
+            variable.effect,
             variable.since,
             variable.acts,
             variable.read,
@@ -248,7 +250,7 @@ def names() -> str:
             table(
                 ("ending", "what a study takes it for", "what to change"),
                 (
-                    (f"`{ending.value}`", ending.facts.about.value, "; ".join(ending.facts.advice))
+                    (f"`{ending.value}`", ending.facts.failure_class.value, "; ".join(ending.facts.advice))
                     for ending in Ending
                 ),
             ),
@@ -293,7 +295,7 @@ def names() -> str:
             "## Commands to what goes on",
             table(
                 ("`control ID ...`", "arguments", "applies to", "effect"),
-                ((f"`{action.value}`", action.takes, action.on, action.does) for action in Action),
+                ((f"`{action.value}`", action.arguments, action.targets, action.effect) for action in Action),
             ),
         ],
     )
@@ -318,7 +320,7 @@ def exports() -> str:
         parts += [
             f"## {form.name}",
             f"{form.title}; `{form.file}`. Keys of {documents_known(form.name)['package']}. "
-            f"Checked: {'; '.join(f'*{level}* {what}' for level, what in form.tried.items())}.",
+            f"Checked: {'; '.join(f'*{level}* {what}' for level, what in form.test_evidence.items())}.",
             table(
                 ("setting", "keys", "", "what differs", "instead"),
                 (
@@ -392,7 +394,7 @@ def documents() -> str:
 
 
 def types_of(kind: type, seen: set[type] | None = None) -> Iterator[str]:
-    """A table of a dataclass's fields, and those of the dataclasses in it."""
+    """A table of a class's keys, and those of the classes in it."""
     seen = set() if seen is None else seen
     seen.add(kind)
     hints = typing.get_type_hints(kind, vars(sys.modules[kind.__module__]))
@@ -401,12 +403,23 @@ def types_of(kind: type, seen: set[type] | None = None) -> Iterator[str]:
         yield sentence(kind.__doc__)
     yield table(
         ("key", "type"),
-        ((f"`{field.name}`", type_name(hints[field.name])) for field in dataclasses.fields(kind)),
+        ((f"`{key}`", type_name(hints[name])) for key, name in keys_of(kind)),
     )
     for hint in hints.values():
         for part in parts_of(hint):
-            if inspect.isclass(part) and dataclasses.is_dataclass(part) and part not in seen:
+            if inspect.isclass(part) and has_keys(part) and part not in seen:
                 yield from types_of(part, seen)
+
+
+def has_keys(kind: type) -> bool:
+    return dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)
+
+
+def keys_of(kind: Any) -> list[tuple[str, str]]:
+    """Each key that a document has, and the field behind it."""
+    if issubclass(kind, msgspec.Struct):
+        return [(field.encode_name, field.name) for field in structs.fields(kind)]
+    return [(field.name, field.name) for field in dataclasses.fields(kind)]
 
 
 def parts_of(hint: Any) -> Iterator[Any]:

@@ -31,7 +31,7 @@ from tests.workbench.pages.conftest import (
 from tests.workbench.pages.homes import full_home
 from workbench.home.notes import change_annotations
 from workbench.pages.navigation import ENTRIES
-from workbench.pages.run.details import VIEWS
+from workbench.pages.run.details import SECTIONS
 
 WIDTHS = (1440, 800)
 HEIGHT = 1000
@@ -63,7 +63,7 @@ def pages(home: Path) -> dict[str, str]:
 
 def addresses(finished: str, failed: str, live: str, adapted: str, sparse: str) -> dict[str, str]:
     """Name -> address of every page, of each view of a run that has ended, and of what other runs show."""
-    views = {f"run-{name.lower().replace(' ', '-')}": quote(name) for name in list(VIEWS)[1:]}
+    views = {f"run-{name.lower().replace(' ', '-')}": quote(name) for name in list(SECTIONS)[1:]}
     return {
         **{entry.address: f"/{entry.address}" for entry in ENTRIES},
         "start": "/",

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 UNTYPED = {
     **dict.fromkeys(
         (
-            "engine.config.environment.settings_given",
+            "engine.config.environment.requested_settings",
             "engine.config.knobs.catalogue.arithmetic",
             "engine.config.knobs.catalogue.exact_changes",
             "engine.config.knobs.catalogue.lossy",

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from tests import screens
 from workbench.pages.navigation import ENTRIES
-from workbench.pages.run.details import VIEWS
+from workbench.pages.run.details import SECTIONS
 
 
 def test_every_page_and_every_view_has_a_picture(tmp_path: Path) -> None:
@@ -18,5 +18,5 @@ def test_every_page_and_every_view_has_a_picture(tmp_path: Path) -> None:
     shown = {
         unquote(address.partition("section=")[2]) for address in full.values() if "id=finished" in address
     }
-    assert shown == {"", *list(VIEWS)[1:]}, "without a section the first view opens"
+    assert shown == {"", *list(SECTIONS)[1:]}, "without a section the first view opens"
     assert "/runs?id=failed" in full.values()

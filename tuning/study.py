@@ -100,7 +100,7 @@ class TrialRunner:
     def _began(self, run: Path) -> None:
         self._journal.append("started", number=self._trial.number, run=run.name)
         self._status_writer.show(self._journal.state)
-        self._race.began(run)
+        self._race.begin(run)
 
     def _why_stopped(self) -> str:
         if self._trial.number in self._control.killed:
@@ -201,7 +201,9 @@ class Study:
         self.control = Control(folder, file, storage.journal, storage.heard)
         encoding = Encoding(file.search_space)
         prior = make_prior(file.search_space) if make_prior else None
-        self._proposer = Proposer(file, storage.journal, encoding, prior, len(storage.members.others()))
+        self._proposer = Proposer(
+            file, storage.journal, encoding, prior, len(storage.members.other_members())
+        )
         status_writer.predictions = self._proposer.predictions
         self._exporter = OptunaExporter(folder, encoding, storage, status_writer, self.control)
 
@@ -302,9 +304,9 @@ class Study:
         if (self._status_writer.state, self._status_writer.phase) != (state, phase):
             self._status_writer.state, self._status_writer.phase = state, phase
             self._status_writer.show(self._journal.state)
-        index, until = self._journal.state, time.monotonic() + LOOK_SECONDS
+        index, deadline = self._journal.state, time.monotonic() + LOOK_SECONDS
         version = index.version
-        while index.version == version and time.monotonic() < until and not interruption.seen:
+        while index.version == version and time.monotonic() < deadline and not interruption.seen:
             self._status_writer.heartbeat(index)
             time.sleep(POLL_SECONDS)
             self.control.poll()
@@ -314,8 +316,8 @@ class Study:
         if self._status_writer.phase != AWAY:
             self._status_writer.phase = AWAY
             self._status_writer.show(self._journal.state, note=f"{problem}; it is asked again")
-        until = time.monotonic() + LOOK_SECONDS
-        while time.monotonic() < until and not interruption.seen:
+        deadline = time.monotonic() + LOOK_SECONDS
+        while time.monotonic() < deadline and not interruption.seen:
             time.sleep(POLL_SECONDS)
 
     def _propose_trial(self, step: Step) -> Trial | Otherwise:
@@ -327,7 +329,7 @@ class Study:
             if draw is None:
                 return "again"
             point, params, skipped = draw.point, draw.params, draw.skipped_illegal
-            turned = {"turned": draw.turned} if draw.turned else {}
+            turned = {"turned": draw.group} if draw.group else {}
             why, details = draw.why or step.why, step.details | turned
             step = replace(step, source=draw.source, why=why, details=details)
         number = self._journal.state.next_number
@@ -338,8 +340,8 @@ class Study:
             "source": step.source,
             "why": step.why,
         }
-        more = {"skipped_illegal": skipped, "attempt": 0} | step.details
-        self._journal.append("proposal", **proposal, **more)
+        facts = {"skipped_illegal": skipped, "attempt": 0} | step.details
+        self._journal.append("proposal", **proposal, **facts)
         self._journal.append("lease", number=number, **open_study.lease())
         return self._trial(number)
 

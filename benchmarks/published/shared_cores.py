@@ -144,7 +144,7 @@ class SharedPlayer(EventLoop):
     def _beside_others(self, place: int, seconds: float, now: float) -> float:
         """Seconds of a collective among a place's ranks, which has half of a link that others' collectives are on."""
         bookings = {id(one): one for one in map(self._booking, self._ports.ports(place, self._inside[place]))}
-        shared = min(seconds, max(one.until for one in bookings.values()) - now)
+        shared = min(seconds, max(one.busy_until for one in bookings.values()) - now)
         if shared > 0.0:
             for one in bookings.values():
                 one.make_room(now, seconds)
@@ -180,7 +180,7 @@ class SharedPlayer(EventLoop):
 
     def _note_ends(self) -> None:
         for meeting in self._met:
-            for place, op in meeting.come:
+            for place, op in meeting.arrivals:
                 self.ends[place][op] = meeting.end or 0.0
 
 

@@ -68,12 +68,12 @@ class Backbone:
         rank, now = self._rank, digest(self._frozen)
         if rank.rank == 0:
             train = rank.config.train
-            about = {"method": train.adapt, "rank": train.adapt_rank, "source": str(self._source)}
+            settings = {"method": train.adapt, "rank": train.adapt_rank, "source": str(self._source)}
             frozen = sum(tensor.numel() for tensor in self._frozen.values())
             share = self._trained / (self._trained + frozen)
             sizes = {"side_parameters": self._trained, "frozen_parameters": frozen, "share": share}
             hashes = {"sha256": self._digest, "sha256_at_end": now, "kept": now == self._digest}
-            rank.writer.event(ADAPTED_EVENT, **about, **sizes, **hashes)
+            rank.writer.event(ADAPTED_EVENT, **settings, **sizes, **hashes)
         elif now != self._digest:
             rank.note(f"rank {rank.rank}: frozen parameters changed during the run")
 

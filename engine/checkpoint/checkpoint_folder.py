@@ -119,8 +119,8 @@ def publish(
     """
     scratch, home = scratch_of(run, manifest.step), run / CHECKPOINTS
     paths = sorted(scratch.iterdir())
-    if gone := checksums.keys() - {path.name for path in paths}:
-        raise FileNotFoundError(errno.ENOENT, "somebody removed what a rank has written", min(gone))
+    if missing := checksums.keys() - {path.name for path in paths}:
+        raise FileNotFoundError(errno.ENOENT, "somebody removed what a rank has written", min(missing))
     sums = {path.name: checksum(path) for path in paths if path.name not in checksums} | checksums
     files = {path.name: [path.stat().st_size, sums[path.name]] for path in paths}
     full = replace(manifest, files=files)
@@ -177,20 +177,20 @@ def sweep(run: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked_if_possible(run: Path, how: int) -> Iterator[None]:
+def _locked_if_possible(run: Path, operation: int) -> Iterator[None]:
     """As below, where the file system has locks and the run has checkpoints."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            stack.enter_context(_hold_lock(run, how))
+            stack.enter_context(_hold_lock(run, operation))
         yield
 
 
 @contextlib.contextmanager
-def _hold_lock(run: Path, how: int) -> Iterator[None]:
+def _hold_lock(run: Path, operation: int) -> Iterator[None]:
     """Hold the lock of a run's checkpoints; the system lets go of it when the process dies."""
     opened = os.open(run / CHECKPOINTS / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(opened, how)
+        fcntl.flock(opened, operation)
         yield
     finally:
         os.close(opened)

@@ -83,11 +83,11 @@ class Checkpoints:
         began = time.monotonic()
         point = self._agree_on_point()
         adopt(point)
-        anew = not point.has_outer
+        without_outer = not point.has_outer
         has_memory = self.backbone.load(point, self._gloo)
         if has_memory:
-            has_memory = dcp.load(state_of(self._optimizer, before_outer=anew), point, self._gloo)
-        self._optimizer.publish_weights(anew)
+            has_memory = dcp.load(state_of(self._optimizer, before_outer=without_outer), point, self._gloo)
+        self._optimizer.publish_weights(without_outer)
         if has_memory:
             self._optimizer.mark_loaded()
         self._saved_step = step = point.manifest.step
@@ -98,8 +98,8 @@ class Checkpoints:
         self.first_batch = first_batch(rank.config, point)
         if rank.rank == 0:
             seconds, differing = time.monotonic() - began, changes(rank.config, point)
-            about = {"run": point.run, "step": step, "changed": differing, "batch": self.first_batch}
-            rank.writer.event("resumed", **about, folder=str(point.folder), seconds=seconds)
+            facts = {"run": point.run, "step": step, "changed": differing, "batch": self.first_batch}
+            rank.writer.event("resumed", **facts, folder=str(point.folder), seconds=seconds)
             if not has_memory and point.has_error_memory and rank.config.train.adapt == "none":
                 rank.note(_MEMORY_DROPPED)
             point.sweep()
@@ -167,11 +167,13 @@ class Checkpoints:
 
     def _write(self, state: State, manifest: Manifest, began: float, paused: float | None) -> None:
         """Write one checkpoint and note what became of it; ``paused`` seconds, None if training waits for the end."""
-        rank, done, problem = self._rank, None, None
+        rank, manifest_written, problem = self._rank, None, None
         if rank.device.type == "cuda":  # a new thread starts on the first device
             torch.cuda.set_device(rank.device)
         try:
-            done = dcp.save(state, rank.folder, manifest, self._settings.keep, self._gloo, self._protected)
+            manifest_written = dcp.save(
+                state, rank.folder, manifest, self._settings.keep, self._gloo, self._protected
+            )
         except Exception as error:
             problem = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if rank.rank:
@@ -182,7 +184,7 @@ class Checkpoints:
         rank.writer.event(
             "checkpoint",
             step=manifest.step,
-            bytes=None if done is None else done.bytes,
+            bytes=None if manifest_written is None else manifest_written.bytes,
             seconds=seconds,
             paused_seconds=seconds if paused is None else paused,
             asynchronous=paused is not None,

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.futures import Future
 
 from engine.checkpoint.checkpoint_folder import Manifest, checksum, mark_save, publish, scratch_of
-from engine.checkpoint.resume import ResumePoint, others, wrong_contents
+from engine.checkpoint.resume import ResumePoint, alternative_remedy, wrong_contents
 from engine.checkpoint.state import FACTOR, MEMORY, Part, State, box_values
 from engine.comm.channel import Group
 from engine.config.errors import WorkbenchError
@@ -68,9 +68,9 @@ class _PublishingWriter(FileSystemWriter):
             raise _root(error) from None
         names = {result.storage_data.relative_path for result in written}
         scratch = scratch_of(self._run, self._manifest.step)
-        done: Future[list[Any]] = Future()
-        done.set_result([*written, {name: checksum(scratch / name) for name in names}])
-        return done
+        future: Future[list[Any]] = Future()
+        future.set_result([*written, {name: checksum(scratch / name) for name in names}])
+        return future
 
     def finish(self, metadata: Any, results: list[list[Any]]) -> None:
         """On the first rank, when all have written."""
@@ -114,8 +114,8 @@ def load(state: State, point: ResumePoint, group: Group) -> bool:
             memories = {name for name in state if name.startswith(MEMORY)}
             factors = {name for name in memories if FACTOR in name}
             fits = memories - factors <= stored.keys()
-            anew = {name for name in factors if not _is_alike(state[name], stored.get(name))}
-            unsupported = anew if fits else memories
+            fresh_names = {name for name in factors if not _is_alike(state[name], stored.get(name))}
+            unsupported = fresh_names if fits else memories
             wanted = {name: value for name, value in state.items() if name not in unsupported}
             dcp.load(wanted, storage_reader=reader, planner=_LoadPlanner(), process_group=group)
         except CheckpointException as error:
@@ -128,13 +128,15 @@ def _is_alike(value: Part | Tensor, stored: object) -> bool:
 
 
 def _check_contents(point: ResumePoint, group: Group) -> None:
-    wrong: list[Any] = [None] * group.size()
+    problems_of_ranks: list[Any] = [None] * group.size()
     with pause_recording():
-        dist.all_gather_object(wrong, wrong_contents(point, group.rank(), group.size()), group=group)
-    names = [name for names in wrong for name in names]
+        dist.all_gather_object(
+            problems_of_ranks, wrong_contents(point, group.rank(), group.size()), group=group
+        )
+    names = [name for names in problems_of_ranks for name in names]
     if names:
         problem = f"{names[0]} is not what was saved"
-        raise CheckpointError(f"{point.folder} is damaged ({problem}); {others(point.folder)}")
+        raise CheckpointError(f"{point.folder} is damaged ({problem}); {alternative_remedy(point.folder)}")
 
 
 def _root(error: BaseException) -> BaseException:

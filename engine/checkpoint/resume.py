@@ -97,7 +97,7 @@ def locate(place: Path) -> ResumePoint:
     manifest = read_manifest(folder)
     problem = "its description is not readable" if manifest is None else _damage(folder, manifest)
     if manifest is None or problem:
-        raise InputError(_FIELD, str(folder), f"is damaged ({problem}); {others(folder)}")
+        raise InputError(_FIELD, str(folder), f"is damaged ({problem}); {alternative_remedy(folder)}")
     return ResumePoint(folder.absolute(), manifest)
 
 
@@ -158,13 +158,13 @@ def first_batch(config: RunConfig, point: ResumePoint) -> int | None:
 
 def _check_model(config: RunConfig, point: ResumePoint) -> None:
     asked_model, saved_model = identity(config.model), point.manifest.model
-    wrong = [
+    differences = [
         f"model.{key} is {saved_model.get(key)} there and {asked_model.get(key)} here"
         for key in dict.fromkeys([*asked_model, *saved_model])
         if asked_model.get(key) != saved_model.get(key)
     ]
-    if wrong:
-        remedy = f"holds another model: {', '.join(wrong)}; take its model section"
+    if differences:
+        remedy = f"holds another model: {', '.join(differences)}; take its model section"
         raise InputError(_FIELD, str(point.folder), remedy)
 
 
@@ -178,8 +178,8 @@ def _check_adapted(config: RunConfig, point: ResumePoint) -> None:
         return
     keys = (*_BESIDE, "data.sequence_length") if point.manifest.config["train.adapt"] == "losa" else _BESIDE
     saved, wanted = point.manifest.config, config.flat()
-    if wrong := [f"{key}={saved[key]}" for key in keys if saved[key] != wanted[key]]:
-        remedy = f"holds what was trained beside a frozen model; set {' '.join(wrong)}"
+    if differences := [f"{key}={saved[key]}" for key in keys if saved[key] != wanted[key]]:
+        remedy = f"holds what was trained beside a frozen model; set {' '.join(differences)}"
         raise InputError(
             _FIELD, str(point.folder), f"{remedy}, or resume from {point.manifest.backbone['folder']}"
         )
@@ -204,9 +204,11 @@ def _check_outer(config: RunConfig, point: ResumePoint) -> None:
     if not point.has_outer:
         return
     saved, wanted = point.manifest.config, config.flat()
-    wrong = {key: saved[key] for key in _SAME_WITHIN_A_ROUND if saved.get(key, wanted[key]) != wanted[key]}
-    if wrong:
-        settings = " ".join(f"{key}={value}" for key, value in wrong.items())
+    differences = {
+        key: saved[key] for key in _SAME_WITHIN_A_ROUND if saved.get(key, wanted[key]) != wanted[key]
+    }
+    if differences:
+        settings = " ".join(f"{key}={value}" for key, value in differences.items())
         raise InputError(
             _FIELD, str(point.folder), f"was saved within a round of an outer loop; set {settings}"
         )
@@ -214,8 +216,8 @@ def _check_outer(config: RunConfig, point: ResumePoint) -> None:
 
 def wrong_contents(point: ResumePoint, part: int, parts: int) -> list[str]:
     """Names of files that are not what was saved, among every ``parts``-th one: ranks share the reading."""
-    mine = sorted(point.manifest.files)[part::parts]
-    return [name for name in mine if _differs(point.folder / name, point.manifest.files[name][1])]
+    own_files = sorted(point.manifest.files)[part::parts]
+    return [name for name in own_files if _differs(point.folder / name, point.manifest.files[name][1])]
 
 
 def _damage(folder: Path, manifest: Manifest) -> str:
@@ -238,7 +240,7 @@ def _differs(path: Path, sum_: int) -> bool:
         return True
 
 
-def others(folder: Path) -> str:
+def alternative_remedy(folder: Path) -> str:
     """What to do instead: another checkpoint of the same run, if there is a good one."""
     for path in reversed(complete(folder.parent.parent)):
         manifest = read_manifest(path)

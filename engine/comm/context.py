@@ -37,7 +37,7 @@ class Groups:
     ``transport`` makes groups.
     """
 
-    at: Coordinates
+    coordinates: Coordinates
     replica_size: int = 1
     data: Group | None = None
     shard: Group | None = None
@@ -114,8 +114,8 @@ class _GroupFactory:
         return None if group is None else Channel(group, self._device)
 
     def sequence(self) -> dict[int, Channel]:
-        found = {one: self.channel(f"{SEQUENCE}{one}") for one in self._layout.sequence_degrees}
-        return {degree: channel for degree, channel in found.items() if channel is not None}
+        channels = {number: self.channel(f"{SEQUENCE}{number}") for number in self._layout.sequence_degrees}
+        return {degree: channel for degree, channel in channels.items() if channel is not None}
 
     def norm(self, tp: Channel | None, pp: Channel | None) -> Channel | None:
         """The smallest group that holds every different gradient of a replica."""

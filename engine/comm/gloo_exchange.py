@@ -120,8 +120,8 @@ class Exchange:
         parts = torch.empty_like(x)
         work = self._backend.alltoall_base(parts, x, [], [], self._later)
 
-        def reduce(done: torch.futures.Future[Any]) -> None:
-            done.value()
+        def reduce(future: torch.futures.Future[Any]) -> None:
+            future.value()
             reduce_parts(parts.view(self._size, *out.shape), out, operation)
             ended()
 

@@ -65,13 +65,13 @@ class Transport:
 
     def record_fields(self) -> list[dict[str, Any]]:
         """What records keep: nothing where there was no choice."""
-        return [one._asdict() for one in self.carried] if self.inside or self.between else []
+        return [kind._asdict() for kind in self.carried] if self.inside or self.between else []
 
 
 def transport_of(config: RunConfig) -> Transport:
     """What a configuration asks for; in a lab, names of its hosts' interfaces."""
-    asked, shape, islands = config.network, shape_of(config.lab), islands_of(config)
-    inside, between = asked.inside, asked.between
+    choice, shape, islands = config.network, shape_of(config.lab), islands_of(config)
+    inside, between = choice.inside, choice.between
     if shape is not None and shape.inside_kbit:
         inside, between = inside or INSIDE, between or DATA
     return Transport(inside, between, None if islands is None else tuple(islands))

@@ -112,9 +112,9 @@ class GradientCompressor:
 
     def average(self, views: Sequence[Tensor]) -> Reduction:
         """Average parts of a bucket in place, in one message; the rest of it is zero on every rank."""
-        together = torch.cat([view.reshape(-1) for view in views])
-        yield self._link.all_reduce(together.div_(self._link.size))
-        for view, part in zip(views, together.split([view.numel() for view in views]), strict=True):
+        joint = torch.cat([view.reshape(-1) for view in views])
+        yield self._link.all_reduce(joint.div_(self._link.size))
+        for view, part in zip(views, joint.split([view.numel() for view in views]), strict=True):
             view.copy_(part.view(view.shape))
 
     def reduce(self, content: Content) -> Reduction:
@@ -164,7 +164,7 @@ class GradientCompressor:
     def _prepare(self, content: Content) -> _BucketMethod:
         if content.index not in self._prepared:
             partition = partition_of(content, self._settings)
-            method = self._method(content, partition) if partition.runs else None
+            method = self._method(content, partition) if partition.spans else None
             self._prepared[content.index] = _BucketMethod(partition, method)
         return self._prepared[content.index]
 
@@ -197,10 +197,10 @@ class GradientCompressor:
             flat[start:stop].copy_(values[start:stop])
             values[start:stop].zero_()
         views = [flat[start:stop] for start, stop in ranges]
-        together = views[0] if len(views) == 1 else torch.cat(views)
-        yield self._link.all_reduce(together.div_(self._link.size))
+        joint = views[0] if len(views) == 1 else torch.cat(views)
+        yield self._link.all_reduce(joint.div_(self._link.size))
         if len(views) > 1:
-            torch_private.foreach_copy_(views, together.split([len(view) for view in views]))
+            torch_private.foreach_copy_(views, joint.split([len(view) for view in views]))
 
 
 def layer_errors(

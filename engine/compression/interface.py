@@ -84,12 +84,12 @@ Reduction = Generator[Waitable, None, None]
 
 
 class Method(Protocol):
-    """How the runs of one bucket are sent. One object a bucket: it may keep buffers. Methods derive from this class;
+    """How the spans of one bucket are sent. One object a bucket: it may keep buffers. Methods derive from this class;
     those that carry something to the next step say what, and what becomes of it.
     """
 
     def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
-        """Average the runs of ``values`` into those of ``flat`` (both fp32 [n]; they may be the same tensor).
+        """Average the spans of ``values`` into those of ``flat`` (both fp32 [n]; they may be the same tensor).
 
         What this rank did not send stays in ``values``, if it is not ``flat``.
         """
@@ -119,7 +119,7 @@ _AS_ASKED = "left alone as asked"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CodedSpan:
     """A part, or ``shared`` ones that lie next to each other: they are coded as one."""
 
     start: int
@@ -136,9 +136,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A bucket's runs; the ranges [start, stop) that are sent as they are; and parts left alone with the reason."""
+    """A bucket's spans; the ranges [start, stop) that are sent as they are; and parts left alone with the reason."""
 
-    runs: tuple[Run, ...]
+    spans: tuple[CodedSpan, ...]
     plain: tuple[tuple[int, int], ...]
     uncompressed: dict[str, str]
 
@@ -149,11 +149,11 @@ class Partition:
 
 
 def partition_of(content: Content, settings: Settings) -> Partition:
-    """Every value of the bucket is in one run or in one plain range; padding behind the last part in neither.
+    """Every value of the bucket is in one span or in one plain range; padding behind the last part in neither.
 
-    Neighbours without a value of their own are one run, of which a method picks what it sends wherever it lies.
+    Neighbours without a value of their own are one span, of which a method picks what it sends wherever it lies.
     """
-    runs: list[Run] = []
+    spans: list[CodedSpan] = []
     plain: list[tuple[int, int]] = []
     alone: dict[str, str] = {}
     for part in content.parts:
@@ -165,11 +165,11 @@ def partition_of(content: Content, settings: Settings) -> Partition:
             continue
         value = settings.value_of(part.name)
         shared = not settings.gives(part.name)
-        if shared and runs and runs[-1].shared and runs[-1].stop == part.start:
-            runs[-1] = replace(runs[-1], stop=part.stop, parts=(*runs[-1].parts, part))
+        if shared and spans and spans[-1].shared and spans[-1].stop == part.start:
+            spans[-1] = replace(spans[-1], stop=part.stop, parts=(*spans[-1].parts, part))
         else:
-            runs.append(Run(part.start, part.stop, value, (part,), shared))
-    return Partition(tuple(runs), tuple(plain), alone)
+            spans.append(CodedSpan(part.start, part.stop, value, (part,), shared))
+    return Partition(tuple(spans), tuple(plain), alone)
 
 
 def why_uncompressed(part: Part, settings: Settings) -> str | None:

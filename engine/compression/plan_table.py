@@ -45,15 +45,15 @@ def share_of(
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """A layer: Frobenius norms of ``errors`` [c], shares of the gradient's squares that are ``lost`` [c], and ``bytes``
-    [c]. Of its gradient the sum of magnitudes, and the number of values that AdamW moves.
+    """A layer: Frobenius norms of ``errors`` [c], ``loss_shares`` [c] of the gradient's squares that are lost, and
+    ``bytes`` [c]. Of its gradient the sum of magnitudes, and ``moved_values``, how many AdamW moves.
     """
 
     errors: Floats
-    lost: Floats
+    loss_shares: Floats
     bytes: Floats
     magnitude: float
-    moved: float
+    moved_values: float
 
 
 def choose_values(
@@ -84,9 +84,9 @@ def choose_values(
 def effects_of(table: Sequence[Candidates]) -> list[Floats]:
     """Of each layer and candidate what it adds to the mean share that is lost."""
     magnitudes = sum(candidates.magnitude for candidates in table) or 1.0
-    moved = sum(candidates.moved for candidates in table) or 1.0
+    moved = sum(candidates.moved_values for candidates in table) or 1.0
     return [
-        (candidates.magnitude / magnitudes + candidates.moved / moved) / 2 * candidates.lost
+        (candidates.magnitude / magnitudes + candidates.moved_values / moved) / 2 * candidates.loss_shares
         for candidates in table
     ]
 

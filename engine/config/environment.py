@@ -41,7 +41,7 @@ class Variable:
     run that it turns while the run goes; one without says why not: ``why_only_at_start``.
     """
 
-    does: str
+    effect: str
     since: str
     source: str
     offered: tuple[Any, ...] | Callable[[int], tuple[Any, ...]] = ()
@@ -269,7 +269,7 @@ _SOCKETS = 64
 _BOUNDS = (("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"), ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"))
 
 
-def settings_given(environment: Environment) -> dict[str, Any]:
+def requested_settings(environment: Environment) -> dict[str, Any]:
     """The settings that are given, by their names in a configuration."""
     settings = {name: getattr(environment, name) for name in VARIABLES}
     return {name: value for name, value in settings.items() if value is not None}
@@ -285,7 +285,7 @@ def text_of(name: str, value: Any) -> str:
 def variables(environment: Environment, at_start: bool = False) -> dict[str, str]:
     """Variables of a process; ``at_start``: only those that are read as a program starts."""
     settings: dict[str, str] = {}
-    for name, value in settings_given(environment).items():
+    for name, value in requested_settings(environment).items():
         variable = VARIABLES[name]
         if at_start and variable.read != "start":
             continue
@@ -338,7 +338,7 @@ def ineffective_reason(name: str, kind: str, ranks: int) -> str | None:
 
 def problems(environment: Environment) -> Iterator[LayoutError]:
     """What contradicts itself."""
-    settings = settings_given(environment)
+    settings = requested_settings(environment)
     for low, high in _BOUNDS:
         if low in settings and high in settings and settings[low] > settings[high]:
             remedy = f"must not be above {high}={settings[high]}"

@@ -31,7 +31,7 @@ def several(number: int, things: str) -> str:
     return f"{number:,} {things[:-1] if number == 1 else things}"
 
 
-def written(value: object) -> str:
+def value_text(value: object) -> str:
     """A value as a file or the command line has it: true, 0.5, none."""
     if isinstance(value, bool):
         return str(value).lower()

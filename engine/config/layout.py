@@ -83,25 +83,25 @@ class Layout:
 
     def coordinates(self, rank: int) -> Coordinates:
         """Where a rank stands."""
-        at = {}
+        coordinates = {}
         for axis in AXES:
-            rank, at[axis] = divmod(rank, getattr(self, axis))
-        return Coordinates(**at)
+            rank, coordinates[axis] = divmod(rank, getattr(self, axis))
+        return Coordinates(**coordinates)
 
-    def rank(self, at: Coordinates) -> int:
+    def rank(self, coordinates: Coordinates) -> int:
         """Inverse of :meth:`coordinates`."""
         rank = 0
         for axis in reversed(AXES):
-            rank = rank * getattr(self, axis) + getattr(at, axis)
+            rank = rank * getattr(self, axis) + getattr(coordinates, axis)
         return rank
 
-    def data_rank(self, at: Coordinates) -> int:
+    def data_rank(self, coordinates: Coordinates) -> int:
         """Place among the data ranks."""
-        return at.dp * self.cp + at.cp
+        return coordinates.dp * self.cp + coordinates.cp
 
-    def replica(self, at: Coordinates) -> int:
+    def replica(self, coordinates: Coordinates) -> int:
         """The replica of an outer loop that a rank belongs to."""
-        return self.data_rank(at) // self.inner
+        return self.data_rank(coordinates) // self.inner
 
     def groups(self, name: str) -> list[list[int]]:
         """All process groups of a kind, in one fixed order.
@@ -125,9 +125,9 @@ class Layout:
         if name not in (*_PARTS, "data", "outer"):
             return self._along(GROUPS[name])
         whole = self._along(GROUPS["data"])
-        blocks, across = _split_groups(whole, self.inner)
+        blocks, between_blocks = _split_groups(whole, self.inner)
         if name in ("data", "outer"):
-            return blocks if name == "data" else across
+            return blocks if name == "data" else between_blocks
         side_by_side, one_of_each = _split_groups(blocks, self.ep if name in ("ep", "edp") else self.shard)
         return side_by_side if name in ("ep", "shard") else one_of_each
 
@@ -138,8 +138,8 @@ class Layout:
     def _along(self, varying: tuple[str, ...]) -> list[list[int]]:
         members: dict[tuple[int, ...], list[int]] = {}
         for rank in range(self.world_size):
-            at = self.coordinates(rank)
-            fixed = tuple(getattr(at, name) for name in AXES if name not in varying)
+            coordinates = self.coordinates(rank)
+            fixed = tuple(getattr(coordinates, name) for name in AXES if name not in varying)
             members.setdefault(fixed, []).append(rank)
         return list(members.values())
 
@@ -156,12 +156,12 @@ class Coordinates:
 
 def _split_groups(groups: list[list[int]], size: int) -> tuple[list[list[int]], list[list[int]]]:
     """Of each group: its blocks of ``size`` ranks side by side, and the groups of one of each block."""
-    blocks, across = list[list[int]](), list[list[int]]()
+    blocks, between_blocks = list[list[int]](), list[list[int]]()
     for group in groups:
         subgroups = [group[first : first + size] for first in range(0, len(group), size)]
         blocks += subgroups
-        across += [list(members) for members in zip(*subgroups, strict=True)]
-    return blocks, across
+        between_blocks += [list(members) for members in zip(*subgroups, strict=True)]
+    return blocks, between_blocks
 
 
 def layout_of(config: RunConfig) -> Layout:

@@ -237,11 +237,11 @@ def _path(place: tuple[int | str, ...], root: type[BaseModel]) -> list[str]:
     return [part for part in path if part not in kinds and not _ALTERNATIVE.match(part)]
 
 
-def _list_keys(wrong: str, keys: list[str]) -> str:
+def _list_keys(key: str, keys: list[str]) -> str:
     """All keys; of very many those most like the wrong one."""
     if len(keys) <= _MOST_LISTED:
         return ", ".join(keys)
-    near = difflib.get_close_matches(wrong, keys, n=3, cutoff=0.0)
+    near = difflib.get_close_matches(key, keys, n=3, cutoff=0.0)
     return f"{', '.join(near)} and {len(keys) - len(near)} others (docs/reference/configuration.md)"
 
 

@@ -418,7 +418,7 @@ class Lab(Section):
     inside_mbit: Rate | None = None
 
     @property
-    def wanted(self) -> bool:
+    def is_wanted(self) -> bool:
         """Whether there is to be one."""
         return self.hosts is not None or isinstance(self.islands, list)
 

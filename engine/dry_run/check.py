@@ -131,9 +131,9 @@ def _as_built(
     config: RunConfig, row: Footprint, actions: Sequence[Action], built: Sequence[BuiltStage]
 ) -> Footprint:
     """A row with what was counted in place of formulas."""
-    counted = [rank.counted for rank in built]
+    counted = [rank.parameter_counts for rank in built]
     activations: dict[int, ActivationBytes] = {
-        stage: rank.kept for stage, rank in zip(row.stages, built, strict=True)
+        stage: rank.activations for stage, rank in zip(row.stages, built, strict=True)
     }
     device, host = activation_bytes(actions, activations)
     gradients = sum(counts.gradient_bytes for counts in counted)

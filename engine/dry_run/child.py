@@ -43,7 +43,7 @@ class UnansweredError(ChildError):
 
 def ask(
     function: str,
-    about: Sequence[Any],
+    arguments: Sequence[Any],
     patience_seconds: float = PATIENCE_SECONDS,
     slow: Callable[[], None] | None = None,
 ) -> Any:
@@ -60,14 +60,14 @@ def ask(
     calls, writes = methods.Pipe(duplex=False)
     lifeline, kept_end = methods.Pipe(duplex=False)
     ends = (answers, writes, lifeline)
-    process = methods.Process(target=_answer, args=(*ends, function, tuple(about)), daemon=True)
+    process = methods.Process(target=_answer, args=(*ends, function, tuple(arguments)), daemon=True)
     begin(process)
     for end in ends:
         end.close()
     try:
         if not _wait_for_answer(pipe, patience_seconds, slow):
-            where = _stands_at(process.pid, calls)
-            raise UnansweredError(f"no answer within {patience_seconds:g} s{where and f'; it is at {where}'}")
+            place = _stands_at(process.pid, calls)
+            raise UnansweredError(f"no answer within {patience_seconds:g} s{place and f'; it is at {place}'}")
         good, answer = pipe.recv()
     except EOFError:
         process.join()
@@ -101,18 +101,18 @@ def _stands_at(pid: int | None, calls: Connection) -> str:
         os.kill(pid, signal.SIGUSR1)
     written = b""
     while b"in _answer\n" not in written and readable(calls.fileno(), _TELLING_SECONDS):
-        more = os.read(calls.fileno(), _MOST_BYTES)
-        written += more
-        if not more:
+        chunk = os.read(calls.fileno(), _MOST_BYTES)
+        written += chunk
+        if not chunk:
             break
     matches = list(_CALL.finditer(written.decode(errors="replace")))
     ours = (call for call in matches if not call["file"].startswith((*_LIBRARIES, "<", str(_OURS))))
-    at = next(ours, matches[0] if matches else None)
-    return f"{at['file']}:{at['line']} in {at['function']}" if at else ""
+    frame = next(ours, matches[0] if matches else None)
+    return f"{frame['file']}:{frame['line']} in {frame['function']}" if frame else ""
 
 
 def _answer(
-    pipe: Connection, calls: Connection, lifeline: Connection, function: str, about: tuple[Any, ...]
+    pipe: Connection, calls: Connection, lifeline: Connection, function: str, arguments: tuple[Any, ...]
 ) -> None:
     """In a process group of its own, which ends with whoever asks."""
     os.setpgid(0, 0)
@@ -124,7 +124,7 @@ def _answer(
     with contextlib.suppress(OSError):
         try:
             module, _, name = function.partition(":")
-            pipe.send((True, getattr(importlib.import_module(module), name)(*about)))
+            pipe.send((True, getattr(importlib.import_module(module), name)(*arguments)))
         except InputError as error:
             pipe.send((False, (error.field, error.value, error.remedy)))
         except Exception as error:

@@ -140,21 +140,21 @@ class CountedOffload(Offload):
             if tier is None:
                 x = block(x, resident)
                 continue
-            gone = StorageRegistry()
-            with saved_tensors_hooks(_leaves(gone, memory_identity(resident)), _comes_back):
+            storages = StorageRegistry()
+            with saved_tensors_hooks(_leaves(storages, memory_identity(resident)), _comes_back):
                 x = block(x, resident)
-            taken_bytes = gone.total_bytes()
+            taken_bytes = storages.total_bytes()
             self.host_bytes += taken_bytes if tier == "host" else 0
             self.largest_block_bytes = max(self.largest_block_bytes, taken_bytes)
         return x
 
 
-def _leaves(gone: StorageRegistry, resident: int) -> Any:
+def _leaves(storages: StorageRegistry, resident: int) -> Any:
     def pack(tensor: Tensor) -> Tensor | None:
         is_small = tensor.untyped_storage().nbytes() < SMALLEST_BYTES
         if is_small or memory_identity(tensor) == resident or is_weight(tensor):
             return tensor
-        gone.note(tensor)
+        storages.note(tensor)
         return None
 
     return pack

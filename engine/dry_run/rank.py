@@ -53,16 +53,16 @@ def measure_activations(config: RunConfig, decoder: Decoder) -> ActivationBytes:
     offload, decoder.offload = decoder.offload, None
     run = _Run(config, decoder)
     whole = run.forward_bytes()
-    again = _computed_again(run) - whole if config.memory.recompute != "none" else 0
-    activations = ActivationBytes(whole, waiting=run.waiting_bytes(), returning=again)
+    recomputed_bytes = _computed_again(run) - whole if config.memory.recompute != "none" else 0
+    activations = ActivationBytes(whole, waiting=run.waiting_bytes(), returning=recomputed_bytes)
     if offload is None:
         return activations
     decoder.offload = counter = CountedOffload()
     counter.turns_at_once = offload.turns_at_once
     device = run.forward_bytes()
     # Backward brings back a block while it works on the one behind it, which may be the one that stayed.
-    gone = len(decoder.blocks) - counter.turns_at_once
-    back = activations.returning + min(2 - counter.turns_at_once, gone) * counter.largest_block_bytes
+    offloaded = len(decoder.blocks) - counter.turns_at_once
+    back = activations.returning + min(2 - counter.turns_at_once, offloaded) * counter.largest_block_bytes
     return replace(activations, device=device, host=counter.host_bytes, returning=back)
 
 
@@ -163,8 +163,8 @@ class BuiltStage:
     """One stage of one rank."""
 
     stage: int
-    counted: ParameterCounts
-    kept: ActivationBytes
+    parameter_counts: ParameterCounts
+    activations: ActivationBytes
 
 
 _PATIENCE = timedelta(seconds=60)

@@ -149,11 +149,11 @@ def stage_activations(config: RunConfig, part: Part) -> ActivationBytes:
     remaining = part.layers - few
     blocks = few * first + remaining * rest_one
     stays = int(offloads and part.turns_at_once)  # the last block, which has no time to leave
-    gone, stay_bytes = part.layers - stays, stays * (rest_one if remaining else first)
-    copied = (offloads and gone > 0) or (sizes.element < FP32_BYTES and memory.recompute != "full")
+    offloaded, stay_bytes = part.layers - stays, stays * (rest_one if remaining else first)
+    copied = (offloads and offloaded > 0) or (sizes.element < FP32_BYTES and memory.recompute != "full")
     mask = sizes.mask if memory.recompute != "none" else 0
     outside = boundary_bytes(config, part, copied) + mask + (head_bytes(config) if part.is_last else 0)
-    back = min(2 - stays, gone) * (rest_one if remaining > stays else first) if offloads else 0
+    back = min(2 - stays, offloaded) * (rest_one if remaining > stays else first) if offloads else 0
     return ActivationBytes(
         device=outside + (stay_bytes if offloads else blocks),
         host=blocks - stay_bytes if offloads else 0,
@@ -183,7 +183,7 @@ def costs_of_block(config: RunConfig) -> dict[BlockAction, Cost]:
     """Bytes of each action of a block, which are all alike; seconds are 0."""
     whole, narrow = block_bytes(config, "none"), block_bytes(config, "full")
     selective = block_bytes(config, "selective")
-    again = config.with_values({"memory.recompute": "full", "memory.block_actions": None})
+    recomputing_config = config.with_values({"memory.recompute": "full", "memory.block_actions": None})
     stays = _too_small(config)
     # The first norm keeps an fp32 copy of its input, beside the input that the block is computed again from.
     both = narrow if sizes_of(config).element < FP32_BYTES else 0
@@ -191,7 +191,7 @@ def costs_of_block(config: RunConfig) -> dict[BlockAction, Cost]:
     return {
         "keep": Cost(whole, whole, whole, 0.0, 0.0),
         "selective": Cost(selective, selective, max(whole, selective), 0.0, 0.0),
-        "full": Cost(narrow, narrow, narrow + both + _computed_again(again), 0.0, 0.0),
+        "full": Cost(narrow, narrow, narrow + both + _computed_again(recomputing_config), 0.0, 0.0),
         **dict.fromkeys(LEAVING, away),
     }
 
@@ -421,8 +421,8 @@ def _head(config: RunConfig, sizes: Sizes) -> int:
     return _norm(config, sizes, "head") + FP32_BYTES * logits + _index_bytes(sizes, "head", 1)
 
 
-def _index_bytes(sizes: Sizes, matrix: str, beside: int) -> int:
-    """Tokens or targets that a matrix of words keeps; ``beside`` are bytes a token where tp splits the words."""
+def _index_bytes(sizes: Sizes, matrix: str, extra_bytes: int) -> int:
+    """Tokens or targets that a matrix of words keeps; ``extra_bytes`` a token where tp splits the words."""
     if matrix in sizes.replicated:
         return INDEX_BYTES * sizes.tokens // sizes.tp
-    return sizes.tokens * (INDEX_BYTES + (beside if sizes.tp > 1 else 0))
+    return sizes.tokens * (INDEX_BYTES + (extra_bytes if sizes.tp > 1 else 0))

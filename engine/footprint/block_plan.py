@@ -51,16 +51,16 @@ class Cost:
 class StageOverhead:
     """What a stage holds and does besides its blocks.
 
-    ``held`` bytes stay with each micro-batch from before the first block on; ``turn_bytes`` and ``turn_seconds`` are
-    those of the head between the last forward and the first backward. ``in_flight`` micro-batches wait for backward.
-    ``given`` bytes are of the others: they are there from a step's first to its last.
+    ``micro_batch_bytes`` stay with each micro-batch from before the first block on; ``turn_bytes`` and
+    ``turn_seconds`` are those of the head between the last forward and the first backward. ``in_flight`` micro-batches
+    wait for backward. ``constant_bytes`` are there from a step's first to its last.
     """
 
-    held: int = 0
+    micro_batch_bytes: int = 0
     turn_bytes: int = 0
     turn_seconds: float = 0.0
     in_flight: int = 1
-    given: int = 0
+    constant_bytes: int = 0
 
 
 #: Up to so many blocks no plan is shorter than the one that is found.
@@ -81,7 +81,7 @@ class BlockPlan:
     seconds: float
 
 
-def best(choices: Choices, around: StageOverhead, budget: float) -> BlockPlan | None:
+def best(choices: Choices, overhead: StageOverhead, budget: float) -> BlockPlan | None:
     """The shortest plan that never holds more than ``budget`` bytes; None where none holds so little.
 
     With more than ``EXACT_BLOCKS`` blocks plans that are nearly alike count as one; what is found then keeps to the
@@ -91,15 +91,15 @@ def best(choices: Choices, around: StageOverhead, budget: float) -> BlockPlan | 
     front, remaining = [_START], _least_behind(choices)
     for block, waiting in zip(choices, remaining, strict=True):
         grown = (label.extend(action, cost) for label in front for action, cost in block.items())
-        fitting = [label for label in grown if _least(label, waiting, around) <= budget]
-        front = _pareto_front(fitting, around, grain)
-    plans = [evaluate(choices, label.actions(), around) for label in _shortest(front, around, budget)] + [
-        plan for plan in uniform(choices, around) if plan.peak_bytes <= budget
+        fitting = [label for label in grown if _least(label, waiting, overhead) <= budget]
+        front = _pareto_front(fitting, overhead, grain)
+    plans = [evaluate(choices, label.actions(), overhead) for label in _shortest(front, overhead, budget)] + [
+        plan for plan in uniform(choices, overhead) if plan.peak_bytes <= budget
     ]
     return min(plans, key=lambda plan: (plan.seconds, plan.peak_bytes), default=None)
 
 
-def least_bytes(choices: Choices, around: StageOverhead) -> int:
+def least_bytes(choices: Choices, overhead: StageOverhead) -> int:
     """The smallest budget that some plan keeps to."""
     untimed = [
         {action: Cost(choice.resident, choice.forward_bytes, choice.backward_bytes, 0.0, 0.0, choice.away)
@@ -109,52 +109,59 @@ def least_bytes(choices: Choices, around: StageOverhead) -> int:
     front = [_START]
     for block in untimed:
         front = _lightest([label.extend(action, cost) for label in front for action, cost in block.items()])
-    return min(_peak(label, around) for label in front)
+    return min(_peak(label, overhead) for label in front)
 
 
-def evaluate(choices: Choices, actions: Sequence[Action], around: StageOverhead) -> BlockPlan:
+def evaluate(choices: Choices, actions: Sequence[Action], overhead: StageOverhead) -> BlockPlan:
     """Bytes and seconds of given actions, by the order of copies as it stands above."""
     costs = [block[action] for block, action in zip(choices, actions, strict=True)]
-    return BlockPlan(tuple(actions), _peak_of(costs, around), _seconds_of(costs, around))
+    return BlockPlan(tuple(actions), _peak_of(costs, overhead), _seconds_of(costs, overhead))
 
 
-def uniform(choices: Choices, around: StageOverhead) -> Iterator[BlockPlan]:
+def uniform(choices: Choices, overhead: StageOverhead) -> Iterator[BlockPlan]:
     """The plans that do the same with every block, as far as all of them may."""
     for action in ACTIONS:
         if all(action in block for block in choices):
-            yield evaluate(choices, [action] * len(choices), around)
+            yield evaluate(choices, [action] * len(choices), overhead)
 
 
-def _peak_of(costs: Sequence[Cost], around: StageOverhead) -> int:
+def _peak_of(costs: Sequence[Cost], overhead: StageOverhead) -> int:
     resident = most = transit = 0
     for cost in costs:
         most = max(most, resident + transit + cost.forward_bytes, resident + transit + cost.backward_bytes)
         resident += cost.resident
         transit = cost.away or transit
-    return _peak_bytes(resident, transit, most, around)
+    return _peak_bytes(resident, transit, most, overhead)
 
 
-def _peak_bytes(resident: int, transit: int, most: int, around: StageOverhead) -> int:
+def _peak_bytes(resident: int, transit: int, most: int, overhead: StageOverhead) -> int:
     """``most`` is what the blocks of one micro-batch hold at once, ``resident`` what waits, ``transit`` left last."""
-    others = (around.in_flight - 1) * (resident + around.held) + (transit if around.in_flight > 1 else 0)
-    return around.given + around.held + max(most, resident + transit + around.turn_bytes) + others
+    others = (overhead.in_flight - 1) * (resident + overhead.micro_batch_bytes) + (
+        transit if overhead.in_flight > 1 else 0
+    )
+    return (
+        overhead.constant_bytes
+        + overhead.micro_batch_bytes
+        + max(most, resident + transit + overhead.turn_bytes)
+        + others
+    )
 
 
-def _seconds_of(costs: Sequence[Cost], around: StageOverhead) -> float:
-    now, gone = 0.0, dict[int, float]()
+def _seconds_of(costs: Sequence[Cost], overhead: StageOverhead) -> float:
+    now, departures = 0.0, dict[int, float]()
     for place, cost in enumerate(costs):
         now += cost.forward_seconds
         if cost.away:
-            now = max([now, *gone.values()])
-            gone[place] = now + cost.out_seconds
-    now += around.turn_seconds
-    waiting = sorted(gone)
+            now = max([now, *departures.values()])
+            departures[place] = now + cost.out_seconds
+    now += overhead.turn_seconds
+    waiting = sorted(departures)
     arrives = dict[int, float]()
 
     def fetch(after: float) -> None:
         if waiting:
             place = waiting.pop()
-            arrives[place] = max(after, gone[place]) + costs[place].back_seconds
+            arrives[place] = max(after, departures[place]) + costs[place].back_seconds
 
     fetch(now)
     for place in reversed(range(len(costs))):
@@ -185,8 +192,8 @@ class _Label(NamedTuple):
     def extend(self, action: Action, cost: Cost) -> _Label:
         """With one more block."""
         forward, back = cost.forward_seconds, cost.backward_seconds
-        beside = self.held + self.transit
-        most = max(self.most, beside + cost.forward_bytes, beside + cost.backward_bytes)
+        held_bytes = self.held + self.transit
+        most = max(self.most, held_bytes + cost.forward_bytes, held_bytes + cost.backward_bytes)
         resident = self.held + cost.resident
         lag = max(0.0, self.lag - forward)
         if not cost.away:
@@ -210,20 +217,20 @@ class _Label(NamedTuple):
 _START = _Label(0, 0, 0, 0.0, 0.0, -math.inf)
 
 
-def _seconds(label: _Label, around: StageOverhead) -> float:
-    turn = around.turn_seconds
+def _seconds(label: _Label, overhead: StageOverhead) -> float:
+    turn = overhead.turn_seconds
     return max(turn + label.reached, max(turn, label.lag) + label.arrived)
 
 
-def _peak(label: _Label, around: StageOverhead) -> int:
-    return _peak_bytes(label.held, label.transit, label.most, around)
+def _peak(label: _Label, overhead: StageOverhead) -> int:
+    return _peak_bytes(label.held, label.transit, label.most, overhead)
 
 
-def _least(label: _Label, waiting: int, around: StageOverhead) -> int:
+def _least(label: _Label, waiting: int, overhead: StageOverhead) -> int:
     """What it will hold at the least; blocks behind it keep ``waiting`` bytes, if not more."""
     resident = label.held + waiting
-    others = (around.in_flight - 1) * (resident + around.held)
-    return around.given + around.held + max(label.most, resident) + others
+    others = (overhead.in_flight - 1) * (resident + overhead.micro_batch_bytes)
+    return overhead.constant_bytes + overhead.micro_batch_bytes + max(label.most, resident) + others
 
 
 def _least_behind(choices: Choices) -> list[int]:
@@ -232,10 +239,10 @@ def _least_behind(choices: Choices) -> list[int]:
     return [sum(sizes[place + 1 :]) for place in range(len(sizes))]
 
 
-def _shortest(front: list[_Label], around: StageOverhead, budget: float) -> list[_Label]:
+def _shortest(front: list[_Label], overhead: StageOverhead, budget: float) -> list[_Label]:
     """One or none."""
-    ends = [label for label in front if _peak(label, around) <= budget]
-    return sorted(ends, key=lambda label: (_seconds(label, around), _peak(label, around)))[:1]
+    ends = [label for label in front if _peak(label, overhead) <= budget]
+    return sorted(ends, key=lambda label: (_seconds(label, overhead), _peak(label, overhead)))[:1]
 
 
 class _Grain(NamedTuple):
@@ -255,14 +262,14 @@ def _grain(choices: Choices, budget: float) -> _Grain:
     return _Grain(budget / _BYTE_PARTS, shortest / _SECOND_PARTS)
 
 
-def _pareto_front(labels: list[_Label], around: StageOverhead, grain: _Grain) -> list[_Label]:
+def _pareto_front(labels: list[_Label], overhead: StageOverhead, grain: _Grain) -> list[_Label]:
     """Without those that another one beats in bytes and times alike. Only labels with the same block in transit, the
     same lag and, where it counts, the same peak are compared.
     """
     groups: dict[tuple[int, float, float], list[_Label]] = {}
     for label in labels:
         lag = _quantize(label.lag, grain.seconds)
-        most = _quantize(label.most, grain.size) if around.in_flight > 1 else 0
+        most = _quantize(label.most, grain.size) if overhead.in_flight > 1 else 0
         groups.setdefault((label.transit, lag, most), []).append(label)
     return [label for group in groups.values() for label in _staircase(group, grain)]
 

@@ -119,8 +119,8 @@ def _sampled_flops(config: RunConfig) -> int:
 def _layer_share(config: RunConfig) -> float:
     if (skips := skips_of(config)) is None:
         return 1.0
-    gone = zip(plan_of(config).trained_shares, skips.layers, strict=True)
-    return sum(share * layers for share, layers in gone) / sum(skips.layers)
+    shares_and_layers = zip(plan_of(config).trained_shares, skips.layers, strict=True)
+    return sum(share * layers for share, layers in shares_and_layers) / sum(skips.layers)
 
 
 def _splits_backward(config: RunConfig) -> bool:
@@ -174,12 +174,12 @@ def _beside_frozen(work: Workload, logits: int) -> int:
     the embedding, with LoSA through the head alone.
     """
     shape, (side, spared) = work.shape, work.side_flops
-    beside = 3 * side - spared
+    side_flops = 3 * side - spared
     if work.adapt == "losa":
-        return work.tokens * (shape.layers * _block_forward(work) + 2 * logits) + beside
+        return work.tokens * (shape.layers * _block_forward(work) + 2 * logits) + side_flops
     core = shape.layers * _attention_core(work)
     first = 2 * shape.hidden * (shape.hidden + 2 * shape.kv_heads * shape.head_dim)
-    return work.tokens * (2 * (shape.layers * _block_forward(work) + logits) + core - first) + beside
+    return work.tokens * (2 * (shape.layers * _block_forward(work) + logits) + core - first) + side_flops
 
 
 def hardware_flops_per_step(work: Workload) -> int:
@@ -195,11 +195,11 @@ def hardware_flops_per_step(work: Workload) -> int:
     """
     layers = work.shape.layers if work.recomputed_layers is None else work.recomputed_layers
     if work.block_actions:
-        again = sum(_recomputed_flops(work, action) for action in work.block_actions)
+        recomputed = sum(_recomputed_flops(work, action) for action in work.block_actions)
     else:
-        again = layers * _recomputed_flops(work, work.recompute)
+        recomputed = layers * _recomputed_flops(work, work.recompute)
     spared = round(work.sampled_flops * work.layer_share)
-    return model_flops_per_step(work) + work.tokens * round(again * work.layer_share) - spared
+    return model_flops_per_step(work) + work.tokens * round(recomputed * work.layer_share) - spared
 
 
 def _recomputed_flops(work: Workload, kind: str) -> int:

@@ -26,8 +26,10 @@ def kept_of(config: RunConfig, part: Part) -> ActivationBytes:
     if not adapts(config):
         return stage_activations(config, part)
     sizes = sizes_of(config)
-    beside = _factors(config, sizes, part) if config.train.adapt == "lora" else _mixers(config, sizes, part)
-    return ActivationBytes(boundary_bytes(config, part, copied=False) + beside + _head(config, sizes))
+    side_bytes = (
+        _factors(config, sizes, part) if config.train.adapt == "lora" else _mixers(config, sizes, part)
+    )
+    return ActivationBytes(boundary_bytes(config, part, copied=False) + side_bytes + _head(config, sizes))
 
 
 def _factors(config: RunConfig, sizes: Sizes, part: Part) -> int:

@@ -13,7 +13,7 @@ from engine.config.compression import Settings, settings_of
 from engine.config.formulas.learning import OPTIMIZERS
 from engine.config.formulas.tied_parameters import sharing_of
 from engine.config.layout import Layout, accumulation, layout_of
-from engine.config.methods.compression_methods import COMPRESSION_METHODS, Traffic
+from engine.config.methods.compression_methods import COMPRESSION_METHODS, WireInputs
 from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
@@ -29,8 +29,8 @@ MIB = 2**20
 class Weight(NamedTuple):
     """A parameter as a rank holds it before ZeRO splits it, flattened to [rows, columns], and how many copies of it.
 
-    One that ``is_stack`` has a matrix for each expert, one that is ``alone`` is no other rank's. Of those that are
-    ``is_whole`` ZeRO 2 and 3 leave every rank a copy: in bf16 norms and the router, which stay fp32.
+    One that ``is_stack`` has a matrix for each expert, one that is ``is_rank_local`` is no other rank's. Of those that
+    are ``is_whole`` ZeRO 2 and 3 leave every rank a copy: in bf16 norms and the router, which stay fp32.
     """
 
     rows: int
@@ -39,7 +39,7 @@ class Weight(NamedTuple):
     is_expert: bool = False
     is_whole: bool = False
     is_stack: bool = False
-    alone: bool = False
+    is_rank_local: bool = False
 
     @property
     def elements(self) -> int:
@@ -82,7 +82,7 @@ def parameters_by_stage(config: RunConfig, parts: Sequence[Part]) -> list[StageW
             Weight(
                 shape.vocabulary // tensor_ranks(config, end),
                 shape.hidden // column_ranks(config, end),
-                alone=column_ranks(config, end) > 1,
+                is_rank_local=column_ranks(config, end) > 1,
             )
             for end in ends
         ]
@@ -222,7 +222,7 @@ def updated_elements(weights: StageWeights, layout: Layout) -> int:
     total = 0
     for weight in weights.weights:
         sharers = layout.inner // layout.ep if weight.is_expert else layout.inner
-        total += -(-weight.elements // (1 if weight.alone else sharers))
+        total += -(-weight.elements // (1 if weight.is_rank_local else sharers))
     return total
 
 
@@ -293,8 +293,8 @@ def _sent_bytes(settings: Settings, ranks: int) -> float:
     return COMPRESSION_METHODS[settings.method].wire_bytes(_traffic(settings, ranks))
 
 
-def _traffic(settings: Settings, ranks: int, factors: float = 0.0) -> Traffic:
-    return Traffic(float(settings.value or 0), settings.bucket_values, ranks, factors)
+def _traffic(settings: Settings, ranks: int, factors: float = 0.0) -> WireInputs:
+    return WireInputs(float(settings.value or 0), settings.bucket_values, ranks, factors)
 
 
 def _gathered_again(config: RunConfig) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.run.messages import RankReport
-from engine.run.outcome import Ending, RunOutcome, cause_among, cause_printed_in
+from engine.run.outcome import Ending, RunOutcome, cause_among, printed_cause
 from engine.run.progress import WAITING, RankProgress
 
 _OUTSIDE_STEPS = frozenset({"starting", "building", "validation", "checkpoint", "tracing", "waiting"})
@@ -43,7 +43,7 @@ class ProcessExit:
 
 def ending_of_process(last_lines: Sequence[str], killed_for_memory: bool) -> Ending | None:
     """What a process that is gone ended of, by what it printed last and what the kernel says; None if none tells."""
-    printed = cause_printed_in(last_lines)
+    printed = printed_cause(last_lines)
     return cause_among([Ending.OOM if killed_for_memory else None, printed[0] if printed else None])
 
 
@@ -67,9 +67,9 @@ def _order_of_exits(end: ProcessExit) -> tuple[int, bool, int]:
 def _outcome_of_exit(end: ProcessExit) -> RunOutcome:
     process, code = "the command" if end.rank is None else f"rank {end.rank}", end.exit_code
     if end.ending is not None:
-        printed = cause_printed_in(end.last_lines)
+        printed = printed_cause(end.last_lines)
         line = f": {printed[1]}" if printed and printed[0] is end.ending else ""
-        reason = f"{process} {end.ending.facts.counted}{line}"
+        reason = f"{process} {end.ending.facts.count_phrase}{line}"
         return RunOutcome(end.ending, reason, end.rank, end.phase, end.last_lines)
     if end.orphaned:
         reason = "the fork server of the ranks died, and they were ended after it"
@@ -126,8 +126,8 @@ def overdue_outcome(ranks: Sequence[RankProgress], timeout_seconds: float) -> Ru
     last = min(ranks, key=lambda rank: rank.step, default=None)
     if last is None:
         return RunOutcome(Ending.TIMED_OUT, reason)
-    where = f"in step {last.step}" if last.step >= 0 else "before its first step"
-    return RunOutcome(Ending.TIMED_OUT, f"{reason}, {where}", last.rank, last.phase)
+    place = f"in step {last.step}" if last.step >= 0 else "before its first step"
+    return RunOutcome(Ending.TIMED_OUT, f"{reason}, {place}", last.rank, last.phase)
 
 
 def _patience(rank: RankProgress, seconds: float) -> float:

@@ -32,8 +32,8 @@ def explain(progress: Progress, folder: Path) -> StuckCollective | None:
     Waits up to 1.5 s for ranks that do not answer.
     """
     progress.request_dump()
-    until = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < until and len(_files(folder)) < progress.world_size:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline and len(_files(folder)) < progress.world_size:
         time.sleep(_POLL_SECONDS)
     dumps: dict[int, Dump] = {}
     axes: dict[str, str] = {}
@@ -57,8 +57,8 @@ def outcome_of(
     """A hang in words: the rank that stands still, and the collective that others wait in. One of which it is
     not known (``is_known``) that it holds up the others is not blamed.
     """
-    where = f"in step {culprit.step}" if culprit.step >= 0 else "before its first step"
-    reason = f"rank {culprit.rank} made no progress for {culprit.age_seconds:.0f} s {where}"
+    place = f"in step {culprit.step}" if culprit.step >= 0 else "before its first step"
+    reason = f"rank {culprit.rank} made no progress for {culprit.age_seconds:.0f} s {place}"
     reason += "" if is_known else "; it waited, and which rank held the others up is not known"
     reason += f"; {waited_in}" if waited_in else ""
     return RunOutcome(Ending.HANG, reason, culprit.rank if is_known else None, culprit.phase, last_lines)

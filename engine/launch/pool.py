@@ -227,28 +227,28 @@ class LocalPool:
         As long as devices and environment stay, so does the worker on each: on GPUs it keeps to one of them.
         """
         variables = environment.rank_variables(requested)
-        fresh = [
+        workers = [
             worker
             for worker in self._workers
             if worker.runs < self._most_runs and worker.process.is_alive() and worker.variables == variables
         ]
         for worker in self._workers:
-            if worker not in fresh:
+            if worker not in workers:
                 worker.kill()
-        self._workers, chosen = fresh, []
+        self._workers, chosen = workers, []
         for namespace in namespaces:
-            idle = [worker for worker in fresh if worker.namespace == namespace and worker not in chosen]
+            idle = [worker for worker in workers if worker.namespace == namespace and worker not in chosen]
             if not idle:
                 idle = [self._start(namespace, variables, environment.variables(requested, at_start=True))]
-                fresh += idle
+                workers += idle
             chosen.append(idle[0])
         return chosen
 
     def _start(self, namespace: str | None, variables: dict[str, str], at_start: dict[str, str]) -> Worker:
-        tasks, theirs = self._servers.pipe()
+        tasks, worker_end = self._servers.pipe()
         their_lifeline, lifeline = self._servers.pipe(duplex=False)
-        process = self._servers.start(serve, (theirs, their_lifeline, namespace, variables), at_start)
-        theirs.close()
+        process = self._servers.start(serve, (worker_end, their_lifeline, namespace, variables), at_start)
+        worker_end.close()
         their_lifeline.close()
         return Worker(process, tasks, lifeline, namespace, variables)
 

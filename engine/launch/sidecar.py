@@ -112,7 +112,7 @@ def main(arguments: Sequence[str]) -> None:
         starter, look_at = os.getppid(), time.monotonic()
         while os.getppid() == starter and not child_process.readable(sys.stdin.fileno(), _POLL_SECONDS):
             if taker is not None:
-                taker.pass_on()
+                taker.forward_orders()
             if watch is not None and time.monotonic() >= look_at:
                 watch.look()
                 look_at = time.monotonic() + _LOOK_SECONDS
@@ -126,9 +126,9 @@ class OrderTaker:
         self._progress = Progress(folder)
         self._book = OrderQueue(folder, self._progress)
 
-    def pass_on(self) -> None:
+    def forward_orders(self) -> None:
         """Look for new ones."""
-        self._book.pass_on()
+        self._book.forward_orders()
         if not self._progress.stop_requested() and stop_commanded(self._folder):
             self._progress.request_stop()
 
@@ -213,11 +213,11 @@ def run_sidecar(folder: Path, config: RunConfig, rank: int) -> Iterator[Progress
     page already.
     """
     met = gather_hosts()
-    mine = next(host for host in met if rank in host.ranks)
-    first, leader = mine is met[0], rank == mine.ranks[0]
-    page = run_folder.PROGRESS if first else PAGE_OF_HOST.format(mine.name)
+    own_host = next(host for host in met if rank in host.ranks)
+    first, leader = own_host is met[0], rank == own_host.ranks[0]
+    page = run_folder.PROGRESS if first else PAGE_OF_HOST.format(own_host.name)
     if leader and not first:
-        Progress(folder, len(mine.pids), page).close()
+        Progress(folder, len(own_host.pids), page).close()
     dist.barrier()
 
     def open_page() -> Progress:
@@ -227,31 +227,31 @@ def run_sidecar(folder: Path, config: RunConfig, rank: int) -> Iterator[Progress
 
     with contextlib.ExitStack() as stack:
         if leader:
-            beside = stack.enter_context(
+            host_process = stack.enter_context(
                 HostProcess(
                     folder,
-                    mine.name,
-                    mine.pids,
+                    own_host.name,
+                    own_host.pids,
                     config.profile.host_interval_seconds,
                     config.train.step_timeout_seconds,
                     first,
                 )
             )
             if first:
-                _note(folder, met, beside)
+                _note(folder, met, host_process)
         progress = stack.enter_context(contextlib.closing(open_page()))
         if leader and not first:
             stack.enter_context(Follower(own_store("relay"), folder, progress, len(met) - 1))
         yield progress
 
 
-def _note(folder: Path, met: list[Host], beside: HostProcess) -> None:
+def _note(folder: Path, met: list[Host], host_process: HostProcess) -> None:
     """For readers: what runs where, and who takes orders."""
     pids = [max(host.pids[rank] for host in met) for rank in range(len(met[0].pids))]
     hosts = [{"name": host.name, "ranks": list(host.ranks)} for host in met]
     taker = None
-    if beside.pid is not None:
+    if host_process.pid is not None:
         with contextlib.suppress(psutil.Error):  # gone already: then nobody takes orders
-            taker = ownership.identity(beside.pid)
+            taker = ownership.identity(host_process.pid)
     with contextlib.suppress(OSError):
         run_folder.update_status(folder, rank_pids=pids, hosts=hosts, takes_orders=taker)

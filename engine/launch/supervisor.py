@@ -95,7 +95,7 @@ class Watch:
                     self.clean = False
                     return ending
                 self._pass_on_stop()
-                self._orders.pass_on()
+                self._orders.forward_orders()
             outcome = outcome_of_ranks(list(self._reports.values()), [])
             self.clean = outcome.ending.facts.orderly
             if outcome.ending is Ending.STOPPED and self._early is not None:
@@ -139,8 +139,8 @@ class Watch:
         bad = [report for report in self._reports.values() if not report.good]
         if not bad and not self._exits:
             return None
-        until = time.monotonic() + _GRACE_SECONDS
-        while time.monotonic() < until and len(self._reports) + len(self._exits) < len(self._workers):
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while time.monotonic() < deadline and len(self._reports) + len(self._exits) < len(self._workers):
             self._listen(_POLL_SECONDS)
         return self._network.add_cause(
             outcome_of_ranks(list(self._reports.values()), list(self._exits.values()))

@@ -122,10 +122,10 @@ def choose_devices(config: RunConfig, store: dist.Store, place: int, places: int
         if decisive.devices is None and place == 0:
             # This process may hold the store, which is to outlive the others' questions.
             shared.wait([f"heard-{number}" for number in range(places)])
-    where = "" if decisive.host == choice.host else f"{decisive.host}: "
+    host_prefix = "" if decisive.host == choice.host else f"{decisive.host}: "
     if decisive.devices is None:
-        raise InputError("device", "cuda", f"{where}{decisive.remedy}")
-    return replace(decisive.devices, reason=f"{where}{decisive.devices.reason}")
+        raise InputError("device", "cuda", f"{host_prefix}{decisive.remedy}")
+    return replace(decisive.devices, reason=f"{host_prefix}{decisive.devices.reason}")
 
 
 def _own_choice(config: RunConfig) -> _Choice:
@@ -141,16 +141,16 @@ def _own_choice(config: RunConfig) -> _Choice:
 
 def _load_config(path: Path) -> RunConfig:
     config = load(path)
-    if config.lab.wanted:  # torchrun brings its own hosts, whose interfaces have other names
+    if config.lab.is_wanted:  # torchrun brings its own hosts, whose interfaces have other names
         config = config.with_values({"lab": {}, "network": {}})
-    where = rules.check(config)
+    layout = rules.check(config)
     check_budget(config)
     check_texts(config)
     resume.find(config)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    if ranks != where.world_size:
+    if ranks != layout.world_size:
         remedy = (
-            f"this configuration is for {several(where.world_size, 'ranks')}; start torchrun with that many"
+            f"this configuration is for {several(layout.world_size, 'ranks')}; start torchrun with that many"
         )
         raise InputError("WORLD_SIZE", ranks, remedy)
     return config

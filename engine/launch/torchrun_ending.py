@@ -169,8 +169,8 @@ class EndingReporter:
             return []
 
     def _hear(self, seconds: float, enough: int) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and len(self._heard) < enough:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and len(self._heard) < enough:
             if not self._more():
                 time.sleep(_POLL_SECONDS / 5)
 

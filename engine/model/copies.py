@@ -272,10 +272,10 @@ class _File:
         remaining = _bytes_of(flat)
         while remaining:
             try:
-                done = os.pwrite(self.number, remaining, place)
+                written = os.pwrite(self.number, remaining, place)
             except OSError as error:
                 raise OSError(error.errno, _NOT_WRITTEN.format(error.strerror)) from None
-            remaining, place = remaining[done:], place + done
+            remaining, place = remaining[written:], place + written
 
     def read(self, place: int, size: int, pin: bool) -> Tensor:
         """As many bytes, in pinned memory if a GPU is to have them.
@@ -286,10 +286,10 @@ class _File:
         buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True) if pin else self._pool.take(size)
         remaining = _bytes_of(buffer)
         while remaining:
-            done = os.preadv(self.number, [remaining], place)
-            if not done:
+            bytes_read = os.preadv(self.number, [remaining], place)
+            if not bytes_read:
                 raise OSError(f"{size:,} bytes of activations are no longer in their file")
-            remaining, place = remaining[done:], place + done
+            remaining, place = remaining[bytes_read:], place + bytes_read
         return buffer
 
     def close(self) -> None:

@@ -101,9 +101,9 @@ class Embedding(nn.Module):
         if self.tp_dim is None or self.tp.size == 1:
             return _rows(self.weight, tokens).to(self.dtype)
         local = tokens - self.tp.rank * self.weight.shape[0]
-        mine = (local >= 0) & (local < self.weight.shape[0])
+        is_local = (local >= 0) & (local < self.weight.shape[0])
         rows = _rows(self.weight, local.clamp(0, self.weight.shape[0] - 1))
-        return self.tp.scatter_sequence((rows * mine.unsqueeze(-1)).to(self.dtype))
+        return self.tp.scatter_sequence((rows * is_local.unsqueeze(-1)).to(self.dtype))
 
 
 class Attention(nn.Module):
@@ -134,13 +134,13 @@ class Attention(nn.Module):
     def slice(self, keep: float, seed: tuple[int, ...]) -> None:
         """Train a slice of this rank's heads, keys and values with the queries that read them; all of them with 1."""
         head_rows, groups = self.key.weight.shape[0], self.query.weight.shape[0] // self.key.weight.shape[0]
-        for matrix, dim, many in (
+        for matrix, dim, heads in (
             (self.key, 0, 1),
             (self.value, 0, 1),
             (self.query, 0, groups),
             (self.output, 1, groups),
         ):
-            matrix.take(ring_slice(head_rows // self.head_dim, keep, dim, many * self.head_dim, seed))
+            matrix.take(ring_slice(head_rows // self.head_dim, keep, dim, heads * self.head_dim, seed))
 
     def forward(self, x: Tensor, rotary: Tensor, visible: Tensor | None = None) -> Tensor:
         """[sequence / (cp * tp), batch, hidden] -> the same."""

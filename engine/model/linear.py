@@ -56,8 +56,8 @@ class RingSlice(NamedTuple):
     def views(self, whole: Tensor) -> list[Tensor]:
         """The parts of a tensor like the matrix: one, or two around its end."""
         size = whole.shape[self.dim]
-        until = min(self.length, size - self.first)
-        ranges = [(self.first, until), (0, self.length - until)]
+        end = min(self.length, size - self.first)
+        ranges = [(self.first, end), (0, self.length - end)]
         return [whole.narrow(self.dim, start, length) for start, length in ranges if length]
 
     def zero_rest(self, whole: Tensor) -> None:

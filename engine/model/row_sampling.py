@@ -57,9 +57,9 @@ def pick(likely: Tensor, rows: int, generator: torch.Generator | None = None) ->
     edges = uncertain[shuffled].cumsum(0)
     whole, draws = edges[-1], rows - certain
     start = torch.rand((), generator=generator, device=likely.device, dtype=torch.float64)
-    at = (number - certain + start).clamp_min(0) / draws * whole
+    positions = (number - certain + start).clamp_min(0) / draws * whole
     # Below the last edge: what lies on it would be a token that cannot be drawn.
-    drawn = torch.searchsorted(edges, at.clamp_max(whole * (1 - 1e-12)), right=True)
+    drawn = torch.searchsorted(edges, positions.clamp_max(whole * (1 - 1e-12)), right=True)
     places = torch.where(is_certain, order, shuffled[drawn.clamp_max(len(likely) - 1)])
     weights = torch.where(is_certain, 1.0, whole / (draws * uncertain[places].clamp_min(1e-300)))
     return TokenSample(places, weights.float())
@@ -123,8 +123,8 @@ class SampledProducts:
         """Of the gradients of all rows, fp32 [rows]; many of one token count together."""
         if self._norms is None:
             self._norms = norms.mean().expand(SLOTS).clone()
-        many = torch.zeros_like(self._norms).index_add_(0, slots, torch.ones_like(norms))[slots]
-        moved = (norms - self._norms[slots]) * _RATE / (1 + _RATE * (many - 1))
+        counts = torch.zeros_like(self._norms).index_add_(0, slots, torch.ones_like(norms))[slots]
+        moved = (norms - self._norms[slots]) * _RATE / (1 + _RATE * (counts - 1))
         self._norms.index_add_(0, slots, moved)
 
 

@@ -57,18 +57,21 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
 
     With ``on_meta`` parameters have sizes but neither values nor memory.
     """
-    config, at = rank.config, rank.groups.at
+    config, coordinates = rank.config, rank.groups.coordinates
     if config.compile and compiler_cache.remove_broken_entries():
         rank.note(_MENDED)
-    chosen, blueprint = plan_of(config, at.dp), open_blueprint(config, single_rank_axes())
+    chosen, blueprint = plan_of(config, coordinates.dp), open_blueprint(config, single_rank_axes())
     layers = layers_of_stages(blueprint.blocks, chosen.stages, config.schedule.stage_layers)
     deferred = DeferredGradients()
     late = deferred if chosen.splits_backward else None
     planned = (
-        plan_blocks(rank, blueprint, chosen, layers[at.pp], _axes(rank)) if asks_for_plan(rank) else None
+        plan_blocks(rank, blueprint, chosen, layers[coordinates.pp], _axes(rank))
+        if asks_for_plan(rank)
+        else None
     )
     models = {
-        stage: _stage(rank, blueprint, layers[stage], late, on_meta) for stage in chosen.stages_of(at.pp)
+        stage: _stage(rank, blueprint, layers[stage], late, on_meta)
+        for stage in chosen.stages_of(coordinates.pp)
     }
     if not on_meta:
         _keep_experts_in_slots(rank, models)
@@ -91,7 +94,7 @@ def build_stages(rank: RankContext, on_meta: bool = False) -> PipelineExecutor:
         stages,
         training,
         whole,
-        at.pp,
+        coordinates.pp,
         deferred,
         rank.timer,
         blueprint=blueprint,
@@ -237,7 +240,8 @@ def _replicas(
         stage: _shared_parameters(rank, model, model.trained_parameters()) for stage, model in models.items()
     }
     parts = {
-        stage: _averaged_parameters(rank, map(shared.select_immediate, of)) for stage, of in whole.items()
+        stage: _averaged_parameters(rank, map(shared.select_immediate, stage_parts))
+        for stage, stage_parts in whole.items()
     }
     parameters = {
         name: parameter for model in models.values() for name, parameter in model.trained_parameters().items()
@@ -247,8 +251,8 @@ def _replicas(
         rank,
         (
             part
-            for of in _shared_parameters(rank, models[last], parameters)
-            for part in shared.group_deferred(of)
+            for stage_parts in _shared_parameters(rank, models[last], parameters)
+            for part in shared.group_deferred(stage_parts)
         ),
     )
     return {
@@ -266,7 +270,7 @@ def _averaged_parameters(rank: RankContext, shared: Iterable[SharedParameters]) 
             shared_parameters, rank.config, rank.timer, rank.layout.tp
         )
         for shared_parameters in shared
-        if shared_parameters.named
+        if shared_parameters.parameters
     ]
 
 
@@ -284,7 +288,7 @@ def _unsharded_replica(rank: RankContext, model: Stage, shared: StageSharedParam
     parts = [
         AveragedParameters(group, fp32, rank.timer, rank.layout.tp)
         for group in (shared.select_immediate(wide), *shared.group_deferred(wide))
-        if group.named
+        if group.parameters
     ]
     return DataParallel(model, parts)
 
@@ -295,14 +299,19 @@ def _shared_parameters(
     """All of these parameters; under ep the experts apart, since fewer ranks hold each of them, and so a table whose
     columns are split, of which each rank holds its own.
     """
-    groups, ep, late, tp_rank = rank.groups, rank.layout.ep, late_parameters(model), rank.groups.at.tp
+    groups, ep, late, tp_rank = (
+        rank.groups,
+        rank.layout.ep,
+        late_parameters(model),
+        rank.groups.coordinates.tp,
+    )
     experts = {name: parameter for name, parameter in named.items() if ep > 1 and is_expert(parameter)}
     columns = {name: parameter for name, parameter in named.items() if is_split_over_data(parameter)}
     others = {
         name: parameter for name, parameter in named.items() if name not in experts and name not in columns
     }
     return [
-        SharedParameters(others, groups.data, late=late, tp_rank=tp_rank),
+        SharedParameters(others, groups.data, late_parameters=late, tp_rank=tp_rank),
         SharedParameters(experts, groups.edp, spread=ep, tp_rank=tp_rank),
         SharedParameters(columns, None, spread=rank.layout.inner, tp_rank=tp_rank),
     ]
@@ -323,7 +332,7 @@ def rank_schedules(rank: RankContext, chosen: Plan, blueprint: Blueprint) -> tup
     training = RankPlan(chosen, _messages_of(rank, chosen, blueprint))
     if not chosen.paths:
         return training, training
-    whole = whole_plan_of(rank.config, rank.groups.at.dp)
+    whole = whole_plan_of(rank.config, rank.groups.coordinates.dp)
     return training, RankPlan(whole, _messages_of(rank, whole, blueprint))
 
 
@@ -334,4 +343,6 @@ def _messages_of(rank: RankContext, chosen: Plan, blueprint: Blueprint) -> Pipel
     ends = [layer.stop - 1 for layer in layers[:-1]]
     kinds = blueprint.messages(ends, _axes(rank), config.batch.micro_batch)
     registers = config.schedule.registers
-    return PipelineMessages(chosen, groups.at.pp, groups.pp, groups.pp_back, kinds, rank.device, registers)
+    return PipelineMessages(
+        chosen, groups.coordinates.pp, groups.pp, groups.pp_back, kinds, rank.device, registers
+    )

@@ -74,19 +74,19 @@ def plan_blocks(
         return host_copies(rank.device) if action == "offload" else DiskCopies(rank.device, rank.folder)
 
     with pause_recording():
-        mine = measure(rank.config, blueprint, layers, axes, rank.device, copies_of)
-    measured = store.gather("measured", asdict(mine))
+        measurement = measure(rank.config, blueprint, layers, axes, rank.device, copies_of)
+    measured = store.gather("measured", asdict(measurement))
     costs = BlockMeasurement(**store.broadcast("slowest", lambda: slowest(measured)))
     block = add_seconds(costs_of_block(rank.config), costs)
-    stage, choices = rank.groups.at.pp, [block] * len(layers)
-    around = stage_surroundings(
+    stage, choices = rank.groups.coordinates.pp, [block] * len(layers)
+    overhead = stage_surroundings(
         rank.config, chosen, stage, costs.turn if layers.stop == blueprint.blocks else 0.0
     )
-    plan = _best_plan(rank, choices, around)
-    at = rank.groups.at
-    if at.dp == at.tp == at.cp == 0:
-        about = {"stage": stage, "first": layers.start, "seconds": time.monotonic() - began}
-        rank.writer.event(MEMORY_PLAN_EVENT, **about, **_plan_report(plan, choices, around, _budget(rank)))
+    plan = _best_plan(rank, choices, overhead)
+    coordinates = rank.groups.coordinates
+    if coordinates.dp == coordinates.tp == coordinates.cp == 0:
+        facts = {"stage": stage, "first": layers.start, "seconds": time.monotonic() - began}
+        rank.writer.event(MEMORY_PLAN_EVENT, **facts, **_plan_report(plan, choices, overhead, _budget(rank)))
     actions: list[BlockAction] = ["keep"] * blueprint.blocks
     actions[layers.start : layers.stop] = plan.actions
     return Activations(actions=tuple(actions))
@@ -97,23 +97,23 @@ def _budget(rank: RankContext) -> int:
     return int((rank.config.memory.budget_gib or 0.0) * 2**30)
 
 
-def _best_plan(rank: RankContext, choices: Choices, around: StageOverhead) -> BlockPlan:
-    plan = block_plan.best(choices, around, _budget(rank))
+def _best_plan(rank: RankContext, choices: Choices, overhead: StageOverhead) -> BlockPlan:
+    plan = block_plan.best(choices, overhead, _budget(rank))
     if plan is None:
-        least = block_plan.least_bytes(choices, around)
+        least = block_plan.least_bytes(choices, overhead)
         raise too_small(rank.config.memory.budget_gib or 0.0, least)
     return plan
 
 
-def _plan_report(plan: BlockPlan, choices: Choices, around: StageOverhead, budget: int) -> dict[str, Any]:
+def _plan_report(plan: BlockPlan, choices: Choices, overhead: StageOverhead, budget: int) -> dict[str, Any]:
     """The plan, beside the fastest way to treat all blocks alike."""
-    fitting = [plan for plan in block_plan.uniform(choices, around) if plan.peak_bytes <= budget]
+    fitting = [plan for plan in block_plan.uniform(choices, overhead) if plan.peak_bytes <= budget]
     best = min(fitting, key=lambda plan: plan.seconds, default=None)
     return {
         "actions": list(plan.actions),
         "budget_bytes": budget,
         "peak_bytes": plan.peak_bytes,
-        "least_bytes": block_plan.least_bytes(choices, around),
+        "least_bytes": block_plan.least_bytes(choices, overhead),
         "micro_batch_seconds": plan.seconds,
         "uniform": None if best is None else best.actions[0],
         "uniform_seconds": None if best is None else best.seconds,

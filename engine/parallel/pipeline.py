@@ -110,7 +110,7 @@ class PipelineExecutor:
         """
         self._take(self._training)
         self._over = over or len(batches)
-        self._messages.open()
+        self._messages.begin_step()
         losses: dict[int, Tensor] = {}
         self.losses, self._runs = losses, self._runs + 1
         for place, action in enumerate(self._actions):
@@ -137,7 +137,7 @@ class PipelineExecutor:
         """
         self._take(self._training if partial else self._whole)
         self._over = over or len(batches)
-        self._messages.open(forward_only=True)
+        self._messages.begin_step(forward_only=True)
         losses, self._metrics = [], []
         with torch.no_grad():
             for action in self._actions:

@@ -108,7 +108,7 @@ class PipelineMessages:
                 self._meet(low, high)
                 self._meet(high, low)
 
-    def open(self, forward_only: bool = False) -> None:
+    def begin_step(self, forward_only: bool = False) -> None:
         """A step begins: the messages of a whole schedule, or of its forwards only, are due."""
         for source, order in self._order.items():
             self._due[source] = deque(
@@ -169,8 +169,8 @@ class PipelineMessages:
         channel = self._end(source, target)
         if channel.batches:
             element = torch.zeros(1, device=self._device)
-            mine = self._rank == source
-            (channel.send(element, target) if mine else channel.receive(element, source)).wait()
+            is_source = self._rank == source
+            (channel.send(element, target) if is_source else channel.receive(element, source)).wait()
 
     def _take_arrival(self, wanted: _Arrival) -> Tensor:
         source = self._plan.rank_of[wanted.action.stage]

@@ -150,22 +150,24 @@ class _VocabularyParallelLoss(torch.autograd.Function):
         peak = logits.amax(dim=-1)
         exponentials = (logits - peak.unsqueeze(-1)).exp_()
         local = targets - channel.rank * logits.shape[-1]
-        mine = (local >= 0) & (local < logits.shape[-1])
+        is_local = (local >= 0) & (local < logits.shape[-1])
         local = local.clamp(0, logits.shape[-1] - 1).unsqueeze(-1)
-        target_logits = logits.gather(-1, local).squeeze(-1).masked_fill(~mine, 0.0)
+        target_logits = logits.gather(-1, local).squeeze(-1).masked_fill(~is_local, 0.0)
         gathered = channel.all_gather(torch.stack((peak, exponentials.sum(dim=-1), target_logits)))
         peaks, sums, chosen = gathered.unflatten(0, (channel.size, 3)).unbind(1)
         highest = peaks.amax(dim=0)
         total = (sums * (peaks - highest).exp()).sum(dim=0)
-        ctx.save_for_backward(exponentials.mul_(((peak - highest).exp() / total).unsqueeze(-1)), local, mine)
+        ctx.save_for_backward(
+            exponentials.mul_(((peak - highest).exp() / total).unsqueeze(-1)), local, is_local
+        )
         losses: Tensor = total.log() + highest - chosen.sum(dim=0)
         return losses
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        probabilities, local, mine = ctx.saved_tensors
-        result = probabilities.scatter_add(-1, local, -mine.to(probabilities.dtype).unsqueeze(-1))
+        probabilities, local, is_local = ctx.saved_tensors
+        result = probabilities.scatter_add(-1, local, -is_local.to(probabilities.dtype).unsqueeze(-1))
         return result * gradient.unsqueeze(-1), None, None
 
 

@@ -113,33 +113,33 @@ class CommandReader:
         """
         self._rank.state("waiting")
         patience = hold.seconds if self._rank.rank == 0 else _UNHEARD * hold.seconds
-        until = time.monotonic() + patience
+        deadline = time.monotonic() + patience
         while True:
-            waits, number = self._control.check_hold(hold.step, over=time.monotonic() > until)
+            waits, number = self._control.check_hold(hold.step, over=time.monotonic() > deadline)
             if not waits:
                 return number
             time.sleep(_HOLD_POLL_SECONDS)
 
     def _do(self, order: Order) -> None:
         try:
-            done = self._between[order.command](order, self._step)
+            effect = self._between[order.command](order, self._step)
         except InputError as problem:
             self._tasks.tell(order, self._step, problem=str(problem))
             return
         if order.command in (commands.TRY, commands.BACK):
-            self._hold = done.hold
-        if done.step is not None:
-            self._go_back(done.step)
-        self._tasks.tell(order, self._step, note=done.note, loss=done.loss)
+            self._hold = effect.hold
+        if effect.step is not None:
+            self._go_back(effect.step)
+        self._tasks.tell(order, self._step, note=effect.note, loss=effect.loss)
         self._widen()
 
     def _go_back(self, first: int) -> None:
         """Ranks agree on moments by how many steps they did, those that are done again included."""
-        again, self._step = self._step - first, first
-        self._control.redo(again)
-        self._rank.control.redo(again)
+        repeated_steps, self._step = self._step - first, first
+        self._control.redo(repeated_steps)
+        self._rank.control.redo(repeated_steps)
         if self._rank.progress is not None and self._rank.rank == 0:
-            self._rank.progress.redo(again)
+            self._rank.progress.redo(repeated_steps)
 
     def _widen(self) -> None:
         apart = most_steps_apart(self._rank.config)

@@ -59,8 +59,8 @@ class Planner:
             return
         self.follow(plan)
         if self._rank.rank == 0 and plan != NO_PLAN:
-            about = {"method": plan.method, "default": plan.default, "layers": dict(plan.values)}
-            self._rank.writer.event(PLAN_EVENT, step=point.manifest.step, **about, taken_from=point.run)
+            facts = {"method": plan.method, "default": plan.default, "layers": dict(plan.values)}
+            self._rank.writer.event(PLAN_EVENT, step=point.manifest.step, **facts, taken_from=point.run)
 
     def watch(self, step: int) -> None:
         """Sum up the gradients of ``step``, if it is one of the last before a plan."""
@@ -92,8 +92,8 @@ class Planner:
         rows = store.gather(f"{step}.rows", self._rows(settings, prices))
         choice = store.broadcast(f"{step}.plan", lambda: self._choice(rows))
         plan = Plan(settings.method, settings.value, choice["layers"])
-        mine = [self._bytes(candidate, prices) for candidate in (NO_PLAN, self._rank.plan, plan)]
-        totals = store.gather(f"{step}.bytes", mine)
+        own_bytes = [self._bytes(candidate, prices) for candidate in (NO_PLAN, self._rank.plan, plan)]
+        totals = store.gather(f"{step}.bytes", own_bytes)
         uniform, before, after = store.broadcast(f"{step}.total", lambda: means(totals))
         if config.plan_alpha >= 1 and after >= uniform:
             plan, after = NO_PLAN, uniform
@@ -101,8 +101,8 @@ class Planner:
         self.follow(plan)
         if self._rank.rank == 0:
             sizes = {"bytes_uniform": uniform, "bytes_before": before, "bytes_after": after}
-            about = {"method": settings.method, "default": settings.value} | choice | sizes
-            self._rank.writer.event(PLAN_EVENT, step=step, **about, seconds=time.monotonic() - began)
+            facts = {"method": settings.method, "default": settings.value} | choice | sizes
+            self._rank.writer.event(PLAN_EVENT, step=step, **facts, seconds=time.monotonic() - began)
 
     def _choice(self, rows: list[dict[str, Row]]) -> dict[str, Any]:
         config = self._config
@@ -139,13 +139,13 @@ class Planner:
         for place, (slice, part_values) in enumerate(
             zip(slices, gradient.split([s.count for s in slices]), strict=True)
         ):
-            coded = [at for at, alone in enumerate(price.alone) if not alone[place]]
-            lost = (
-                layer_errors(part_values, slice.shape, settings, [values[at] for at in coded])
+            coded = [candidate for candidate, alone in enumerate(price.alone) if not alone[place]]
+            errors = (
+                layer_errors(part_values, slice.shape, settings, [values[candidate] for candidate in coded])
                 if coded
                 else []
             )
-            squares[coded] += np.square(lost)
+            squares[coded] += np.square(errors)
         energy, magnitude = float(sum_of_squares(gradient)), float(torch.linalg.vector_norm(gradient, 1))
         return share_of(squares.tolist(), price.bytes, energy, magnitude, part.copies)
 

@@ -73,34 +73,34 @@ class HostClocks:
         """This rank's clock against rank 0's."""
         offsets: list[Offset | None] = [None] * len(self._kernels)
         with pause_recording():
-            mine = self._exchange()
+            own_offset = self._exchange()
             if self.several:
-                dist.all_gather_object(offsets, mine)
+                dist.all_gather_object(offsets, own_offset)
         first = self._kernels.index(self._kernels[self._rank])
         return offsets[first] or Offset(self._now(), 0.0, 0.0)
 
     def _exchange(self) -> Offset | None:
         """What this rank found out, if it speaks for its host."""
         first_ranks = [self._kernels.index(kernel) for kernel in dict.fromkeys(self._kernels)]
-        mine = None
+        own_offset = None
         for asker in first_ranks[1:]:
             if self._rank == asker:
-                mine = estimate([self._ask() for _ in range(ROUNDS)])
+                own_offset = estimate([self._ask() for _ in range(ROUNDS)])
             elif self._rank == 0:
                 for _ in range(ROUNDS):
                     self._answer(asker)
-        return mine
+        return own_offset
 
     def _ask(self) -> Exchange:
         asked_unix = self._now()
         dist.send(self._tensor(0.0, 0.0), 0)
-        got, answered = self._receive(0)
-        return Exchange(asked_unix, got, answered, self._now())
+        received_unix, answered = self._receive(0)
+        return Exchange(asked_unix, received_unix, answered, self._now())
 
     def _answer(self, asker: int) -> None:
         self._receive(asker)
-        got = self._now()
-        dist.send(self._tensor(got, self._now()), asker)
+        received_unix = self._now()
+        dist.send(self._tensor(received_unix, self._now()), asker)
 
     def _receive(self, source: int) -> list[float]:
         into = self._tensor(0.0, 0.0)
@@ -131,7 +131,7 @@ class InterfaceLog:
         self._sources = (
             []
             if lab_placement is None
-            else [(counted, _open_counters(counted)) for counted in lab_placement.counted]
+            else [(counted, _open_counters(counted)) for counted in lab_placement.interfaces]
         )
         self._last = 0.0
         if self._sources:
@@ -189,7 +189,7 @@ _ENDED = Proof(None, UNTOLD, "the rank ended before it looked")
 
 def note_asked(settings: Environment, writer: RecordWriter) -> None:
     """As a rank begins: what its run asks for and what its process has, in case that it never gets to :func:`note`."""
-    rows = [_row(name, value, _ENDED) for name, value in environment.settings_given(settings).items()]
+    rows = [_row(name, value, _ENDED) for name, value in environment.requested_settings(settings).items()]
     if rows:
         writer.event(ASKED, rows=[asdict(row) for row in rows])
 
@@ -199,7 +199,7 @@ def note(requested: Environment, device: torch.device, log: Path, writer: Record
 
     A warm worker's runs all ask for the same variables, so each of them comes here if one does.
     """
-    wanted = environment.settings_given(requested)
+    wanted = environment.requested_settings(requested)
     lines = _lines(log) if any(name.startswith("NCCL_") for name in wanted) else []
     rows = [_row(name, value, _verify_setting(name, value, device, lines)) for name, value in wanted.items()]
     _SAID.extend(line for line in settings(lines) if line not in _SAID)
@@ -217,7 +217,7 @@ def turn_threads(settings: Environment, device: torch.device, writer: RecordWrit
     for none; told anew.
     """
     _set_threads(settings.OMP_NUM_THREADS)
-    wanted = environment.settings_given(settings)
+    wanted = environment.requested_settings(settings)
     rows = [
         _row(name, value, _threads(value) if name == _THREADS else _verify_setting(name, value, device, []))
         for name, value in wanted.items()
@@ -283,16 +283,16 @@ def _allocator(name: str, value: Any) -> Proof:
 def allocator_proof(name: str, value: Any, settings_in_use: dict[str, Any]) -> Proof:
     """Of a setting of the GPU allocator, from the ``allocator_settings`` of its snapshot."""
     key = {"max_split_size_mb": "max_split_size"}.get(str(VARIABLES[name].part), str(VARIABLES[name].part))
-    how = f"allocator_settings.{key} of torch.cuda.memory's snapshot"
+    evidence = f"allocator_settings.{key} of torch.cuda.memory's snapshot"
     if key not in settings_in_use:
-        return Proof(None, UNTOLD, f"no {how}")
+        return Proof(None, UNTOLD, f"no {evidence}")
     wanted = value * 2**20 if key == "max_split_size" else value
     used = settings_in_use[key]
     if isinstance(used, dict):  # divisions are told for each size
         same = all(int(value) == wanted for value in used.values())
     else:
         same = math.isclose(float(used), float(wanted), rel_tol=1e-6)
-    return Proof(str(used), YES if same else NO, how)
+    return Proof(str(used), YES if same else NO, evidence)
 
 
 def _lines(log: Path) -> list[str]:

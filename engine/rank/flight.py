@@ -25,9 +25,9 @@ def answer_dump_requests(
     if progress is None:
         yield
         return
-    about = last_calls.DumpContext(time.time(), groups.axes, _members(groups))
+    context = last_calls.DumpContext(time.time(), groups.axes, _members(groups))
     with last_calls.answer_dump_requests(
-        progress.dump_requested, folder / FLIGHT / f"rank-{rank}.json", lambda: about
+        progress.dump_requested, folder / FLIGHT / f"rank-{rank}.json", lambda: context
     ):
         yield
 

@@ -36,9 +36,9 @@ class Tuned:
         # What tunes reads the names above, and its page has no torch.
         torch, dist = (importlib.import_module(name) for name in ("torch", "torch.distributed"))
         self._folder, self._dist = Path(folder), dist
-        several = dist.is_initialized() and dist.get_world_size() > 1
-        self._group: Any = dist.new_group(backend="gloo") if several else None
-        self._first_rank = not several or dist.get_rank() == 0
+        has_peers = dist.is_initialized() and dist.get_world_size() > 1
+        self._group: Any = dist.new_group(backend="gloo") if has_peers else None
+        self._first_rank = not has_peers or dist.get_rank() == 0
         self._asked: Any = None
         self._seen = torch.zeros(1, dtype=torch.int64)
         self._document = self._read()
@@ -52,7 +52,7 @@ class Tuned:
         if self._first_rank:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._file = (self._folder / TOLD).open("w", encoding="utf-8", buffering=1)
-        self._tell(event="begin", values=self.values, ranks=dist.get_world_size() if several else 1)
+        self._tell(event="begin", values=self.values, ranks=dist.get_world_size() if has_peers else 1)
 
     def __enter__(self) -> Tuned:
         return self
@@ -93,18 +93,18 @@ class Tuned:
 
     def _problem(self, apply: Callable[[Values], None], values: Values) -> str:
         """Why some rank cannot have these values; the same on all ranks."""
-        mine = ""
+        problem = ""
         if unknown := sorted(set(values) - set(self.values)):
-            mine = f"{', '.join(unknown)}: unknown to this trainer"
+            problem = f"{', '.join(unknown)}: unknown to this trainer"
         else:
             try:
                 apply(values)
             except ValueError as error:
-                mine = str(error) or "refused"
+                problem = str(error) or "refused"
         if self._group is None:
-            return mine
+            return problem
         problems: list[Any] = [None] * self._dist.get_world_size()
-        self._dist.all_gather_object(problems, mine, group=self._group)
+        self._dist.all_gather_object(problems, problem, group=self._group)
         return next(filter(None, problems), "")
 
     def _ask(self) -> None:

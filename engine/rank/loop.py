@@ -97,7 +97,7 @@ def _train_steps(
         validation.run(first_step)
     with contextlib.ExitStack() as opened:
         # Ranks of tp have the same tokens.
-        mixtures = {} if rank.groups.at.tp else stages.mixtures()
+        mixtures = {} if rank.groups.coordinates.tp else stages.mixtures()
         log = opened.enter_context(StepLog(rank, first_step, mixtures=mixtures))
         reconfiguration = Reconfiguration(rank, stages, optimizer, log)
         rollback = RollbackPoint(rank, optimizer, checkpoints, planner, reconfiguration, validation)
@@ -178,7 +178,7 @@ def _load_batches(rank: RankContext, stages: PipelineExecutor, samples: Samples)
     if stages.documents is not None:
         stages.documents.load(rank.sequences, global_batch)
         return []
-    part = part_of_batch(rank.step_config, rank.groups.at.dp)
+    part = part_of_batch(rank.step_config, rank.groups.coordinates.dp)
     first = rank.sequences + part.start
     batches = micro_batches(rank, *samples.training(first, len(part)))
     if isinstance(samples, PrefetchedBatches):
@@ -289,10 +289,10 @@ class Validation:
             return None
         loss = sum(losses) / len(losses)
         if math.isfinite(loss):
-            more = {name: sum(values) / len(values) for name, values in means.items() if values}
+            task_means = {name: sum(values) / len(values) for name, values in means.items() if values}
             ranks, seconds = rank.layout.world_size // rank.layout.pp, moments[-1] - moments[0]
-            about = {"step": step, "loss": loss, "batches": len(losses), "ranks": ranks}
-            rank.writer.event("validation", **about, seconds=seconds, **more)
+            facts = {"step": step, "loss": loss, "batches": len(losses), "ranks": ranks}
+            rank.writer.event("validation", **facts, seconds=seconds, **task_means)
         return loss
 
     def _evaluate_batch(self, batch: int, partial: bool = False) -> tuple[float | None, float | None]:
@@ -303,7 +303,7 @@ class Validation:
         first = batch * config.batch.global_batch
         if self._stages.documents is not None:
             return self._stages.documents.evaluate(first, config.batch.global_batch)
-        part = part_of_batch(config, rank.groups.at.dp)
+        part = part_of_batch(config, rank.groups.coordinates.dp)
         held_out = micro_batches(rank, *self._samples.validation(first + part.start, len(part)))
         return self._stages.evaluate(held_out, mean_accumulation(config), partial)
 
@@ -392,8 +392,8 @@ class RunLength:
     def tell(self, stopped: bool) -> None:
         """What the run took of its time, at its end or where somebody ``stopped`` it, before all planned steps."""
         if self._seconds is not None and self._rank.rank == 0:
-            about = {"seconds": self._seconds, "took": time.monotonic() - self._began, "stopped": stopped}
-            self._rank.writer.event("time_budget", **about, steps=self._rank.config.train.steps)
+            facts = {"seconds": self._seconds, "took": time.monotonic() - self._began, "stopped": stopped}
+            self._rank.writer.event("time_budget", **facts, steps=self._rank.config.train.steps)
             if not stopped:
                 with contextlib.suppress(OSError):
                     run_folder.change_config(self._rank.folder, self._rank.config)

@@ -63,11 +63,11 @@ class Reconfiguration:
         """A configuration that this run had before."""
         self._turn(config, live_changes.changes(self._rank.config, config))
 
-    def go_on_from(self, first: int, step: int, lost: float, order: Order) -> None:
-        """Steps from ``first`` on are done again instead of going on with ``step``; they had taken ``lost`` seconds."""
+    def resume_from(self, first: int, step: int, lost_seconds: float, order: Order) -> None:
+        """Steps from ``first`` on are done again instead of going on with ``step``; they had taken ``lost_seconds``."""
         rank = self._rank
         self._log.undo(first)
-        rank.writer.undo(first, end=step, seconds=lost, by=order.by, id=order.id)
+        rank.writer.undo(first, end=step, seconds=lost_seconds, by=order.by, id=order.id)
         if rank.rank == 0:
             self._write()
 
@@ -86,8 +86,8 @@ class Reconfiguration:
         rank = self._rank
         self._write()
         for change in changes:
-            about = {"key": change.key, "old": change.old, "new": change.new}
-            rank.writer.event(live_changes.EVENT, step=step, **about, by=order.by, id=order.id)
+            facts = {"key": change.key, "old": change.old, "new": change.new}
+            rank.writer.event(live_changes.EVENT, step=step, **facts, by=order.by, id=order.id)
 
 
 class _Stretch(NamedTuple):
@@ -135,8 +135,8 @@ class GrowingBatch:
         self._turn(batch)
         self._log.start_anew(step)
         if rank.rank == 0 and step > self._stretches[0].step:
-            about = {"key": BATCH, "old": before, "new": batch}
-            rank.writer.event(live_changes.EVENT, step=step, **about, by="batch.ramp_from")
+            facts = {"key": BATCH, "old": before, "new": batch}
+            rank.writer.event(live_changes.EVENT, step=step, **facts, by="batch.ramp_from")
 
     def sequences_and_batch(self, step: int) -> tuple[int, int]:
         """Sequences of all steps before ``step``, and of the last of them."""
@@ -183,7 +183,7 @@ def _schedule(rank: RankContext, stages: PipelineExecutor, _: LocalOptimizer) ->
 
 def _tell_micro_batches(rank: RankContext, stages: PipelineExecutor) -> Plan:
     config = rank.step_config
-    chosen = plan_of(config, rank.groups.at.dp)
+    chosen = plan_of(config, rank.groups.coordinates.dp)
     models = {stage: replica.model for stage, replica in stages.stages.items()}
     set_micro_batches(models, config, chosen, rank.folder)
     return chosen

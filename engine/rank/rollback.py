@@ -116,9 +116,9 @@ class RollbackPoint:
         self._put_back(point.state)
         self._checkpoints.forget_after(point.step)
         self._validation.forget()
-        lost, point = time.monotonic() - point.since, replace(point, since=time.monotonic())
+        lost_seconds, point = time.monotonic() - point.since, replace(point, since=time.monotonic())
         self._kept = point
-        self._reconfiguration.go_on_from(point.step, step, lost, order)
+        self._reconfiguration.resume_from(point.step, step, lost_seconds, order)
         words = f"back to step {point.step:,}; {several(step - point.step, 'steps')} to do again"
         return CommandResult(
             f"{words}; {self._apply_order(order, point.step)}", point.step, hold=_hold(order, point.step)

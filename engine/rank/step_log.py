@@ -119,13 +119,14 @@ class StepLog:
         """Take over a finished step and write what the device has completed. ``losses`` are those of its micro-batches,
         each divided by what the mean rank has of them; ``tokens`` this rank's where they are not those of windows.
         """
-        config, dp = self._rank.step_config, self._rank.groups.at.dp
+        config, dp = self._rank.step_config, self._rank.groups.coordinates.dp
         if tokens is None:
             sequences = accumulation(config, dp) * config.batch.micro_batch
             tokens = sequences * config.data.sequence_length // self._rank.layout.cp
-        more = expert_samples(times.step, self._mixtures)
+        expert_records = expert_samples(times.step, self._mixtures)
         self._records.finish_step(
-            times, StepReport(tokens, loss, norm, more, task_samples(times.step, losses, config, dp))
+            times,
+            StepReport(tokens, loss, norm, expert_records, task_samples(times.step, losses, config, dp)),
         )
         if times.step == self._rank.config.train.steps - 1:
             self._interfaces.read_at_rest()
@@ -139,12 +140,12 @@ def task_samples(
     """The loss of each task that a dp rank had in a step, to be read later; None where there are none."""
     if not config.data.tasks or not losses:
         return None
-    mine, over = tasks_of(config, dp), mean_accumulation(config)
-    copies = host_values.start_host_copy(torch.stack([losses[place] for place in range(len(mine))]))
+    own_tasks, over = tasks_of(config, dp), mean_accumulation(config)
+    copies = host_values.start_host_copy(torch.stack([losses[place] for place in range(len(own_tasks))]))
 
     def samples() -> list[TaskSample]:
         by_task: dict[int, list[float]] = {}
-        for task, loss in zip(mine, copies(), strict=True):
+        for task, loss in zip(own_tasks, copies(), strict=True):
             by_task.setdefault(task, []).append(loss * over)
         tasks = config.data.tasks
         return [
@@ -177,10 +178,10 @@ def expert_samples(step: int, mixtures: Mapping[int, Mixture]) -> Callable[[], l
     return samples
 
 
-def _expert_sample(step: int, layer: int, expert: int, values: Sequence[float], of: float) -> ExpertSample:
+def _expert_sample(step: int, layer: int, expert: int, values: Sequence[float], count: float) -> ExpertSample:
     """Of an expert's sums, in the order of ``ExpertLoad``; all experts of the layer had so many choices."""
     choices, dropped, probability, *bucketed = values
-    sample = ExpertSample(step, layer, expert, int(choices), int(dropped), probability / max(1.0, of))
+    sample = ExpertSample(step, layer, expert, int(choices), int(dropped), probability / max(1.0, count))
     if not bucketed:
         return sample
     buckets, apart = bucketed

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.config.errors import several
 from engine.run import commands, progress, run_folder
-from engine.run.ownership import alive
+from engine.run.ownership import is_alive
 from profilers.records.reader import RunRecords
 
 _POLL_SECONDS = 0.1
@@ -34,7 +34,7 @@ class RankReply:
     loss: float | None = None
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """In one line: what went wrong, or what was written."""
         if self.problem:
             return f"failed before step {self.step:,}: {self.problem}"
@@ -49,7 +49,7 @@ class RankReply:
 
 @dataclass(frozen=True, slots=True)
 class PendingOrder:
-    """An order that not all ranks have answered: ``done`` of ``steps`` are over, ``answered`` of ``ranks`` wrote.
+    """An order that not all ranks have answered: ``steps_done`` of ``steps`` are over, ``answered`` of ``ranks`` wrote.
 
     ``state`` is asked, recording or writing; ``first`` is None until ranks have agreed on a step.
     """
@@ -58,14 +58,14 @@ class PendingOrder:
     state: str
     steps: int
     first: int | None
-    done: int
+    steps_done: int
     answered: int
     ranks: int
 
     @property
     def fraction(self) -> float:
         """How far it is; that ranks write counts as one more step."""
-        return (self.done + self.answered / self.ranks) / (self.steps + 1)
+        return (self.steps_done + self.answered / self.ranks) / (self.steps + 1)
 
 
 def orders_of_command(folder: Path, command: str) -> dict[str, int]:
@@ -100,8 +100,8 @@ def how_far(folder: Path, key: str, command: str, steps: int) -> tuple[str, int 
     if order is None or order.id != key or not ranks:
         return "asked", None, 0
     first = announced + commands.WARM_UP[command]
-    done = max(0, min(rank.step for rank in ranks) - first)
-    return ("writing" if done >= steps else "recording"), first, min(done, steps)
+    steps_done = max(0, min(rank.step for rank in ranks) - first)
+    return ("writing" if steps_done >= steps else "recording"), first, min(steps_done, steps)
 
 
 def answers(records: RunRecords) -> list[RankReply]:
@@ -160,7 +160,7 @@ def wait_for(folder: Path, order: str, ranks: int, patience: float) -> list[Rank
         replies = [answer for answer in answers(records) if answer.id == order]
         if len(replies) >= ranks or ended or time.monotonic() >= deadline:
             return replies
-        before, places = places, [(at.step, at.phase) for at in progress.read(folder)]
+        before, places = places, [(rank.step, rank.phase) for rank in progress.read(folder)]
         moving = places != before or any(phase == "tracing" for _, phase in places)
         if moving and _has_begun(folder, order):
             deadline = time.monotonic() + patience
@@ -170,7 +170,7 @@ def wait_for(folder: Path, order: str, ranks: int, patience: float) -> list[Rank
 def is_over(folder: Path) -> bool:
     """Whether nobody runs it any more: it ended, or the process that ran it is gone."""
     status = run_folder.RunStatus.from_folder(folder)
-    return status.state == "ended" or (status.owner is not None and not alive(status.owner))
+    return status.state == "ended" or (status.owner is not None and not is_alive(status.owner))
 
 
 def unanswered_orders(folder: Path) -> list[str]:
@@ -197,8 +197,8 @@ def result_of_order(folder: Path, replies: list[RankReply], ranks: int) -> tuple
     """Whether an order was carried out (None while some ranks have not answered), and a line that says so."""
     problems = [f"rank {answer.rank}: {answer.problem}" for answer in replies if answer.problem]
     if problems:
-        alike = {answer.problem for answer in replies}
-        return False, str(replies[0].problem) if len(alike) == 1 else "; ".join(problems)
+        problems_told = {answer.problem for answer in replies}
+        return False, str(replies[0].problem) if len(problems_told) == 1 else "; ".join(problems)
     if not replies and is_over(folder):
         return False, f"{folder.name} ended before its ranks acted on it"
     if len(replies) < ranks:
@@ -208,7 +208,7 @@ def result_of_order(folder: Path, replies: list[RankReply], ranks: int) -> tuple
     if not files:
         return True, "; ".join(notes)
     size = sum(path.stat().st_size for path in files if path.is_file())
-    where = sorted({str(path.parent) for path in files})
+    folders = sorted({str(path.parent) for path in files})
     return True, "; ".join(
-        [f"{several(len(files), 'files')}, {size / 2**20:,.1f} MiB, in {', '.join(where)}", *notes]
+        [f"{several(len(files), 'files')}, {size / 2**20:,.1f} MiB, in {', '.join(folders)}", *notes]
     )

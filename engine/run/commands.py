@@ -76,7 +76,7 @@ class OrderQueue:
         self._seen: set[str] = set()
         self._number = 0
 
-    def pass_on(self) -> None:
+    def forward_orders(self) -> None:
         """Hand new orders to the ranks; what is no order, or half of one, is left alone."""
         inbox = self._folder / run_folder.COMMANDS
         try:
@@ -178,7 +178,7 @@ class StopControl(_Control):
             soon = step + AHEAD + self._apart
             end = End(soon, soon)
             self._progress.announce_end(end)
-        return end is not None and not end.whole and step >= end.step
+        return end is not None and not end.is_whole and step >= end.step
 
     def plan(self, step: int, steps: int, period: int = 1) -> None:
         """Rank 0, before ``step``: the run has so many steps in all, whole rounds of ``period``, and ``AHEAD`` more
@@ -191,18 +191,18 @@ class StopControl(_Control):
             first = step + AHEAD + self._apart
             last = max(first, steps)
             last += (self._redone - last) % period
-            self._progress.announce_end(End(last, first, whole=True))
+            self._progress.announce_end(End(last, first, is_whole=True))
 
     def planned_steps(self, step: int) -> int | None:
         """How many steps the run has in all, as is known before ``step``."""
         end = None if self._progress is None else self._progress.end()
-        if end is None or not end.whole or step + self._redone < end.first:
+        if end is None or not end.is_whole or step + self._redone < end.first:
             return None
         return end.step - self._redone
 
     def _may_announce(self, end: End | None, step: int) -> bool:
         """Whether every rank knows it already and another may be announced; a stop is the last."""
-        return end is None or (end.whole and step > end.first + self._apart)
+        return end is None or (end.is_whole and step > end.first + self._apart)
 
 
 class OrderControl(_Control):

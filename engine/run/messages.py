@@ -26,7 +26,7 @@ class LabPlacement:
     """A rank's place in the lab: its host, and the interfaces whose counters this rank reads, if any."""
 
     host: int
-    counted: tuple[CountedInterface, ...] = ()
+    interfaces: tuple[CountedInterface, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,18 +58,18 @@ class ErrorWords:
 class EndingFacts:
     """All that is said of an ending.
 
-    What it is ``about``, how it is ``spoken`` of, and what trials that ended so did (``counted``: "3 ran out of
-    memory"); its ``color`` and ``icon`` on a page, of Google's Material Symbols. It is ``orderly`` if ranks ended
-    together, since all was done or someone asked: nothing is wrong with such a run, and the ranks can take another.
-    ``precedence`` says which of several endings counts. Whoever interrupts a study from a terminal sends its ranks the
-    same signal: where an ending may be that (``by_interrupt``), the trial then counts as stopped. Nobody saw an
-    ``unseen`` one: its ranks may still be there. ``words`` tell it from an error's text. ``missing`` is what more of
+    Its ``failure_class``, the ``phrase`` for it, and what trials that ended so did (``count_phrase``: "3 ran
+    out of memory"); its ``color`` and ``icon`` on a page, of Google's Material Symbols. It is ``orderly`` if ranks
+    ended together, since all was done or someone asked: nothing is wrong with such a run, and the ranks can take
+    another. ``precedence`` says which of several endings counts. Whoever interrupts a study from a terminal sends its
+    ranks the same signal: where an ending may be that (``by_interrupt``), the trial then counts as stopped. Nobody saw
+    an ``unseen`` one: its ranks may still be there. ``words`` tell it from an error's text. ``missing`` is what more of
     would help, ``advice`` what to change besides, whatever the settings are.
     """
 
-    about: FailureClass
-    spoken: str
-    counted: str
+    failure_class: FailureClass
+    phrase: str
+    count_phrase: str
     color: str
     icon: str
     orderly: bool = False
@@ -115,9 +115,9 @@ class Ending(StrEnum):
     COMPLETED = (
         "completed",
         EndingFacts(
-            about=FailureClass.GOOD,
-            spoken="completed",
-            counted="completed",
+            failure_class=FailureClass.GOOD,
+            phrase="completed",
+            count_phrase="completed",
             color="green",
             icon="check_circle",
             orderly=True,
@@ -126,9 +126,9 @@ class Ending(StrEnum):
     PRUNED = (
         "pruned",
         EndingFacts(
-            about=FailureClass.GOOD,
-            spoken="pruned",
-            counted="got pruned",
+            failure_class=FailureClass.GOOD,
+            phrase="pruned",
+            count_phrase="got pruned",
             color="violet",
             icon="content_cut",
             orderly=True,
@@ -137,9 +137,9 @@ class Ending(StrEnum):
     STOPPED = (
         "stopped",
         EndingFacts(
-            about=FailureClass.OUTSIDE,
-            spoken="stopped",
-            counted="got stopped",
+            failure_class=FailureClass.OUTSIDE,
+            phrase="stopped",
+            count_phrase="got stopped",
             color="gray",
             icon="stop_circle",
             orderly=True,
@@ -148,9 +148,9 @@ class Ending(StrEnum):
     LOST = (
         "lost",
         EndingFacts(
-            about=FailureClass.OUTSIDE,
-            spoken="ending unknown",
-            counted="ended unseen",
+            failure_class=FailureClass.OUTSIDE,
+            phrase="ending unknown",
+            count_phrase="ended unseen",
             color="gray",
             icon="link_off",
             by_interrupt=True,
@@ -160,9 +160,9 @@ class Ending(StrEnum):
     TIMED_OUT = (
         "timed_out",
         EndingFacts(
-            about=FailureClass.CONFIGURATION,
-            spoken="timed out",
-            counted="took too long",
+            failure_class=FailureClass.CONFIGURATION,
+            phrase="timed out",
+            count_phrase="took too long",
             color="orange",
             icon="timer_off",
             missing=MissingResource.TIME,
@@ -171,9 +171,9 @@ class Ending(StrEnum):
     ILLEGAL = (
         "illegal",
         EndingFacts(
-            about=FailureClass.CONFIGURATION,
-            spoken="illegal",
-            counted="broke a rule",
+            failure_class=FailureClass.CONFIGURATION,
+            phrase="illegal",
+            count_phrase="broke a rule",
             color="orange",
             icon="block",
             advice=("degrees and sizes that divide each other, as the reason says",),
@@ -183,9 +183,9 @@ class Ending(StrEnum):
     PREDICTED_OOM = (
         "predicted_oom",
         EndingFacts(
-            about=FailureClass.CONFIGURATION,
-            spoken="would not fit",
-            counted="would not have fitted",
+            failure_class=FailureClass.CONFIGURATION,
+            phrase="would not fit",
+            count_phrase="would not have fitted",
             color="orange",
             icon="memory",
             missing=MissingResource.MEMORY,
@@ -194,9 +194,9 @@ class Ending(StrEnum):
     OOM = (
         "oom",
         EndingFacts(
-            about=FailureClass.CONFIGURATION,
-            spoken="out of memory",
-            counted="ran out of memory",
+            failure_class=FailureClass.CONFIGURATION,
+            phrase="out of memory",
+            count_phrase="ran out of memory",
             color="red",
             icon="memory",
             precedence=Precedence.FIRST_CAUSE,
@@ -218,9 +218,9 @@ class Ending(StrEnum):
     HANG = (
         "hang",
         EndingFacts(
-            about=FailureClass.CHANCE,
-            spoken="hang",
-            counted="hung",
+            failure_class=FailureClass.CHANCE,
+            phrase="hang",
+            count_phrase="hung",
             color="red",
             icon="hourglass_disabled",
             missing=MissingResource.HANG_DEADLINE,
@@ -229,9 +229,9 @@ class Ending(StrEnum):
     COMM_ERROR = (
         "comm_error",
         EndingFacts(
-            about=FailureClass.CHANCE,
-            spoken="communication error",
-            counted="lost a connection",
+            failure_class=FailureClass.CHANCE,
+            phrase="communication error",
+            count_phrase="lost a connection",
             color="red",
             icon="lan",
             precedence=Precedence.CONSEQUENCE,
@@ -253,9 +253,9 @@ class Ending(StrEnum):
     DIVERGED = (
         "diverged",
         EndingFacts(
-            about=FailureClass.CONFIGURATION,
-            spoken="diverged",
-            counted="diverged",
+            failure_class=FailureClass.CONFIGURATION,
+            phrase="diverged",
+            count_phrase="diverged",
             color="red",
             icon="trending_up",
             missing=MissingResource.STABILITY,
@@ -264,9 +264,9 @@ class Ending(StrEnum):
     CRASHED = (
         "crashed",
         EndingFacts(
-            about=FailureClass.CHANCE,
-            spoken="crashed",
-            counted="crashed",
+            failure_class=FailureClass.CHANCE,
+            phrase="crashed",
+            count_phrase="crashed",
             color="red",
             icon="error",
             by_interrupt=True,
@@ -275,9 +275,9 @@ class Ending(StrEnum):
     )
 
 
-def endings_about(about: FailureClass) -> frozenset[Ending]:
+def endings_about(subject: FailureClass) -> frozenset[Ending]:
     """All endings of a kind; as text they are their names in files."""
-    return frozenset(ending for ending in Ending if ending.facts.about is about)
+    return frozenset(ending for ending in Ending if ending.facts.failure_class is subject)
 
 
 def ending_of(outcome: str | None) -> Ending | None:
@@ -291,7 +291,7 @@ def cause_among(endings: Iterable[Ending | None]) -> Ending | None:
     return max(causes, key=lambda ending: ending.facts.precedence, default=None)
 
 
-def ending_named_in(text: str, *, runtime: bool = False, printed: bool = False) -> Ending | None:
+def named_ending(text: str, *, runtime: bool = False, printed: bool = False) -> Ending | None:
     """The ending that the text of an error speaks of, as :meth:`Ending.is_named_in` has it; of several the cause."""
     return cause_among(
         ending for ending in Ending if ending.is_named_in(text, runtime=runtime, printed=printed)
@@ -303,14 +303,14 @@ def ending_of_error(text: str, *, runtime: bool, out_of_memory: bool, distribute
     ``runtime`` error, one of memory, or one of ``torch.distributed``.
     """
     of_its_kind = (Ending.OOM if out_of_memory else None, Ending.COMM_ERROR if distributed else None)
-    return cause_among([*of_its_kind, ending_named_in(text, runtime=runtime)]) or Ending.CRASHED
+    return cause_among([*of_its_kind, named_ending(text, runtime=runtime)]) or Ending.CRASHED
 
 
-def cause_printed_in(lines: Sequence[str]) -> tuple[Ending, str] | None:
+def printed_cause(lines: Sequence[str]) -> tuple[Ending, str] | None:
     """What a process that is gone says in its last lines that it ended of, and the line. A mere consequence of how
     another process ended is no answer: this one is gone itself.
     """
-    named = [(ending_named_in(line, printed=True), line.strip()) for line in reversed(lines)]
+    named = [(named_ending(line, printed=True), line.strip()) for line in reversed(lines)]
     causes = [(ending, line) for ending, line in named if ending is not None and not ending.facts.consequence]
     return max(causes, key=lambda cause: cause[0].facts.precedence, default=None)
 
@@ -351,7 +351,7 @@ class RunOutcome:
     @property
     def good(self) -> bool:
         """Whether the run's numbers can be used as they are."""
-        return self.ending.facts.about is FailureClass.GOOD
+        return self.ending.facts.failure_class is FailureClass.GOOD
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for ``status.json``."""

@@ -23,12 +23,12 @@ def identity(pid: int) -> Owner:
     return {"pid": pid, "start_time": psutil.Process(pid).create_time(), "host": socket.gethostname()}
 
 
-def me() -> Owner:
+def this_process() -> Owner:
     """This process as an owner."""
     return identity(os.getpid())
 
 
-def alive(owner: Mapping[str, Any] | None) -> bool:
+def is_alive(owner: Mapping[str, Any] | None) -> bool:
     """Whether an owner, as some file has it, is still running; one on another host is believed to be."""
     if not owner:
         return False

@@ -95,12 +95,12 @@ def arenas(most: int) -> Proof:
     if libc is None:
         return _NOT_GLIBC
     count = most + 1
-    holding, done = threading.Barrier(count + 1), threading.Event()
+    holding, is_over = threading.Barrier(count + 1), threading.Event()
 
     def allocate() -> None:
         block = libc.malloc(256)
         holding.wait()
-        done.wait()
+        is_over.wait()
         libc.free(block)
 
     threads = [threading.Thread(target=allocate, daemon=True) for _ in range(count)]
@@ -108,11 +108,11 @@ def arenas(most: int) -> Proof:
         thread.start()
     holding.wait()
     count_now = _arenas(libc)
-    done.set()
+    is_over.set()
     for thread in threads:
         thread.join()
-    how = f"malloc_info while {count} threads more than the others had allocated"
-    return Proof(str(count_now), YES if count_now <= most else NO, how)
+    evidence = f"malloc_info while {count} threads more than the others had allocated"
+    return Proof(str(count_now), YES if count_now <= most else NO, evidence)
 
 
 def prove_mmap_threshold(threshold: int) -> Proof:
@@ -124,12 +124,12 @@ def prove_mmap_threshold(threshold: int) -> Proof:
     if libc is None:
         return _NOT_GLIBC
     below, above = (_is_mapped(libc, threshold + slack) for slack in (-_SLACK_BYTES, _SLACK_BYTES))
-    how = "mallinfo2 of a block 2 KiB below and one 2 KiB above"
+    evidence = "mallinfo2 of a block 2 KiB below and one 2 KiB above"
     if above is None or below is None:
-        return Proof(None, UNTOLD, f"{how}: the heap did not grow")
+        return Proof(None, UNTOLD, f"{evidence}: the heap did not grow")
     if above and not below:
-        return Proof(str(threshold), YES, how)
-    return Proof("a lower one" if below else "a higher one", NO, how)
+        return Proof(str(threshold), YES, evidence)
+    return Proof("a lower one" if below else "a higher one", NO, evidence)
 
 
 def _libc() -> ctypes.CDLL | None:

@@ -28,11 +28,11 @@ WAITING = frozenset({"communication_exposed", "bubble"})
 
 
 class End(NamedTuple):
-    """``step`` is the first that no rank runs, which holds from ``first`` on: the run is ``whole`` then, or stopped."""
+    """``step`` is the first that no rank runs, which holds from ``first`` on: the run ``is_whole`` then, or stopped."""
 
     step: int
     first: int
-    whole: bool = False
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Progress(SharedStatus):
 
     def announce_end(self, end: End) -> None:
         """Rank 0 fixes the first step that no rank runs."""
-        self._words[_STOP_WORD] = (end.first << _STEP_BITS | end.step) << 1 | end.whole
+        self._words[_STOP_WORD] = (end.first << _STEP_BITS | end.step) << 1 | end.is_whole
 
     def end(self) -> End | None:
         """What was announced last, if anything was."""
@@ -94,7 +94,7 @@ class Progress(SharedStatus):
         """Rank 0 tells that the run went back by so many steps: announced ones are counted in all that were done."""
         self._words[_REDONE_WORD] += steps
 
-    def redone(self) -> int:
+    def redone_steps(self) -> int:
         """How many steps were done again so far."""
         return int(self._words[_REDONE_WORD])
 
@@ -110,7 +110,7 @@ def last_announcement(folder: Path) -> tuple[int, int]:
         return 0, 0
     try:
         number, step = progress.announced_order()
-        return number, max(0, step - progress.redone())
+        return number, max(0, step - progress.redone_steps())
     finally:
         progress.close()
 

@@ -201,16 +201,16 @@ def order_actions(plan: Plan, credit: Mapping[Action, Action] = _NOBODY) -> Iter
     """(rank, action) in an order that keeps every rank's list and every need, an action's ``credit`` among them (see
     ``credits.py``); ends early in a deadlock.
     """
-    done, places, moved = set[Action](), [0] * len(plan.actions), True
+    results, places, moved = set[Action](), [0] * len(plan.actions), True
     while moved:
         moved = False
         for rank, actions in enumerate(plan.actions):
             while places[rank] < len(actions):
                 action = actions[places[rank]]
-                waits = action in credit and result_of(credit[action]) not in done
-                if waits or not done.issuperset(plan.needs(action)):
+                waits = action in credit and result_of(credit[action]) not in results
+                if waits or not results.issuperset(plan.needs(action)):
                     break
-                done.add(result_of(action))
+                results.add(result_of(action))
                 places[rank] += 1
                 moved = True
                 yield rank, action

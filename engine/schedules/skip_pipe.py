@@ -36,12 +36,12 @@ Lists = tuple[tuple[Action, ...], ...]
 
 
 class Skips(NamedTuple):
-    """What is left out: the share of all visits of stages. ``planned`` without collisions, or with no regard to each
-    other. ``layers`` of each stage say how long it takes; without them all take equally long.
+    """What is left out: the share of all visits of stages. ``is_planned``: without collisions, else with no regard to
+    each other. ``layers`` of each stage say how long it takes; without them all take equally long.
     """
 
     share: float
-    planned: bool = True
+    is_planned: bool = True
     layers: tuple[int, ...] = ()
 
 
@@ -71,7 +71,7 @@ def skip_stages(whole: Plan, skips: Skips) -> Plan:
     """A plan in which micro-batches leave out stages, from the one in which they do not. What is not planned deals
     paths in turn, and keeps the order of that one.
     """
-    if skips.planned:
+    if skips.is_planned:
         return _search_plan(whole, skips)
     return _drop_skipped(
         whole, _skip_in_turn(whole, count_skips(whole.stages, whole.micro_batches, skips.share))
@@ -82,10 +82,10 @@ def _skip_in_turn(whole: Plan, total: int) -> list[Path]:
     """Stages are left out in turn."""
     stages, count = whole.stages, whole.micro_batches
     ends = [total * number // count for number in range(count + 1)]
-    gone = [
+    skipped_stages = [
         {1 + turn % (stages - 2) for turn in range(ends[number], ends[number + 1])} for number in range(count)
     ]
-    return [_path(out, stages) for out in gone]
+    return [_path(out, stages) for out in skipped_stages]
 
 
 def _drop_skipped(whole: Plan, paths: Sequence[Path]) -> Plan:
@@ -313,11 +313,11 @@ def _improve_paths(course: _PathSimulation, paths: list[Path]) -> _StepSchedule:
     """Paths are exchanged, and changed by one stage, as long as that makes the step shorter."""
     best, stages = course.play(paths), course.whole.stages
     looks = MOST_QUESTIONS // (2 * len(_RULES) * course.work(paths) * min(most_under_way(stages), len(paths)))
-    around = _neighbours(best.paths, stages)
-    while looks > 0 and best.seconds > course.least(best.paths) and (changed := next(around, None)):
+    neighbours = _neighbours(best.paths, stages)
+    while looks > 0 and best.seconds > course.least(best.paths) and (changed := next(neighbours, None)):
         played, looks = course.play(changed), looks - 1
         if played.seconds < best.seconds:
-            best, around = played, _neighbours(played.paths, stages)
+            best, neighbours = played, _neighbours(played.paths, stages)
     return best
 
 
@@ -356,8 +356,8 @@ def choices(stages: int, micro_batches: int, total: int) -> Iterator[tuple[Path,
     """Every legal choice of paths with which ``total`` visits are left out; whose path is which does not matter."""
     inner = range(1, stages - 1)
     usual_count, longer = divmod(total, micro_batches)
-    least, more = divmod(total, len(inner))
-    wanted = sorted([least] * (len(inner) - more) + [least + 1] * more)
+    least, remainder = divmod(total, len(inner))
+    wanted = sorted([least] * (len(inner) - remainder) + [least + 1] * remainder)
     usual, short = (_leaving(inner, count, stages) for count in (usual_count, usual_count + 1))
     for fewer in combinations_with_replacement(short, longer):
         for others in combinations_with_replacement(usual, micro_batches - longer):

@@ -64,8 +64,8 @@ def warmup_of(steps: JoinedSteps, notes: tuple[str, ...]) -> dict[str, Any]:
         return {"notes": list(notes)}
     left_out = steps.left_out
     warmup = warmup_steps(slowest_seconds(steps))
-    more = [_STILL_WARM.format(found=warmup, left_out=left_out)] if (warmup or 0) > left_out else []
-    return {"warmup_steps": left_out, "warmup_steps_found": warmup, "notes": [*notes, *more]}
+    warmup_note = [_STILL_WARM.format(found=warmup, left_out=left_out)] if (warmup or 0) > left_out else []
+    return {"warmup_steps": left_out, "warmup_steps_found": warmup, "notes": [*notes, *warmup_note]}
 
 
 def anatomy(measured: JoinedSteps, records: RunRecords, facts: RunFacts) -> dict[str, Any]:
@@ -121,11 +121,11 @@ def _expert_columns(table: Table, steps: np.ndarray[Any, Any]) -> dict[str, np.n
 
 def _expert_row(layer: int, samples: Mapping[str, np.ndarray[Any, Any]], ep: int) -> ExpertRow:
     experts = samples["expert"].astype(np.int64)
-    fell, sums, of = (
+    fell, sums, sample_counts = (
         np.bincount(experts, values)
         for values in (samples["choices"], samples["probability"] * samples["of"], samples["of"])
     )
-    load, probability, count = fell / fell.sum(), sums / of, len(fell)
+    load, probability, count = fell / fell.sum(), sums / sample_counts, len(fell)
     by_rank = load.reshape(ep, -1).sum(axis=1) if ep > 1 and count % ep == 0 else None
     return ExpertRow(
         layer,

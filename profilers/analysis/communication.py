@@ -120,8 +120,8 @@ def _add_calls(total: _Total, table: Table, chosen: _Selection, operation: str, 
     total.bus_bytes = _plus(total.bus_bytes, None if moved is None else float(moved.sum()))
 
 
-def _plus(total: float | None, more: float | None) -> float | None:
-    return None if total is None or more is None else total + more
+def _plus(total: float | None, increment: float | None) -> float | None:
+    return None if total is None or increment is None else total + increment
 
 
 def _wire_bytes(table: Table, chosen: _Selection, operation: str, backend: str) -> float | None:
@@ -140,8 +140,8 @@ def _wire_bytes(table: Table, chosen: _Selection, operation: str, backend: str) 
             by_formula = wire_bytes(*call, payload[of_size])
             if by_formula is None:
                 return None
-            around = message_bytes(*call, payload[of_size])
-            counted = np.ma.filled(sent_bytes[of_size].astype(float), np.nan) + around
+            header_bytes = message_bytes(*call, payload[of_size])
+            counted = np.ma.filled(sent_bytes[of_size].astype(float), np.nan) + header_bytes
             total = _plus(total, float(np.where(np.isnan(counted), by_formula, counted).sum()))
     return total
 

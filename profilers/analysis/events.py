@@ -208,8 +208,8 @@ def sequence_rows(records: RunRecords) -> dict[str, Any]:
             for place, (number, degree, documents, tokens, planned, seconds) in enumerate(row.groups):
                 key = row.step, place, number
                 least = min(seconds, groups[key].seconds if key in groups else math.inf)
-                about = row.step, place, degree, documents, tokens, planned
-                groups[key] = SequenceGroupRow(*about, seconds=least)
+                facts = row.step, place, degree, documents, tokens, planned
+                groups[key] = SequenceGroupRow(*facts, seconds=least)
     first = max(plans, default=0) - _SEQUENCE_STEPS
     return {
         "sequence_groups": [groups[key] for key in sorted(groups) if key[0] > first and groups[key].tokens],
@@ -347,7 +347,11 @@ def losses_before_steps(
             if is_loss and isinstance(step, int) and loss is not None:
                 losses[step][rank] = loss
                 wanted[step] = int(event.data.get("ranks", 1))  # records of earlier versions do not say
-    return {step: sum(of.values()) / len(of) for step, of in losses.items() if len(of) >= wanted[step]}
+    return {
+        step: sum(losses_of_ranks.values()) / len(losses_of_ranks)
+        for step, losses_of_ranks in losses.items()
+        if len(losses_of_ranks) >= wanted[step]
+    }
 
 
 def _sent_bytes(

@@ -62,7 +62,7 @@ def seconds_by_axis(measured: JoinedSteps, tables: list[Table]) -> AxisSeconds:
     nothing else has no hidden seconds.
     """
     exposed, hidden = defaultdict[str, float](float), defaultdict[str, float](float)
-    together: list[float] = []
+    hidden_of_ranks: list[float] = []
     for rank, table in enumerate(tables):
         waits = waits_of(measured, rank)
         calls = _calls(table, measured.steps)
@@ -73,7 +73,7 @@ def seconds_by_axis(measured: JoinedSteps, tables: list[Table]) -> AxisSeconds:
             if (of_axis & is_timed).any():
                 hidden[name] += _hidden(calls, shares, of_axis & is_timed)
         if is_timed.any():
-            together.append(_hidden(calls, shares, is_timed))
+            hidden_of_ranks.append(_hidden(calls, shares, is_timed))
         exposed[UNKNOWN] += max(0.0, float(waits.sum() - shares.sum()))
     count, whole = len(measured.steps) * len(tables), sum(exposed.values())
     if exposed[UNKNOWN] <= _TRIFLE * whole:
@@ -81,7 +81,7 @@ def seconds_by_axis(measured: JoinedSteps, tables: list[Table]) -> AxisSeconds:
     return AxisSeconds(
         {name: seconds / count for name, seconds in sorted(exposed.items())},
         {name: seconds / count for name, seconds in sorted(hidden.items())},
-        sum(together) / count if together else None,
+        sum(hidden_of_ranks) / count if hidden_of_ranks else None,
     )
 
 

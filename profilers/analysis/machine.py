@@ -149,9 +149,9 @@ def driver_failures(events: Iterable[Event], host: str | None = None) -> list[st
 
 
 def _trouble(began: Event, ended: Event | None, host: str | None) -> str:
-    where = f" on {host}" if host else ""
+    host_text = f" on {host}" if host else ""
     data = began.data
-    failure = f"GPU {data.get('gpu')}{where} did not answer {data.get('function')}: {data.get('error')}"
+    failure = f"GPU {data.get('gpu')}{host_text} did not answer {data.get('function')}: {data.get('error')}"
     if ended is None:
         return f"{failure}; it has not answered since"
     return f"{failure}; it answered again after {ended.time_unix - began.time_unix:,.1f} s"

@@ -78,13 +78,13 @@ def peak_index(peaks: NDArray[Any]) -> int:
 def _row(rank: int, table: Table, column: str) -> MemoryRow:
     peaks, phases = table.column(column), table.column("phase")
     highest = int(peaks.max())
-    at = peak_index(peaks)
+    row = peak_index(peaks)
     return MemoryRow(
         rank=rank,
         kind=PEAK_SOURCES[column],
         peak_bytes=highest,
-        phase=phases.tolist()[at],
-        step=int(table.column("step")[at]),
+        phase=phases.tolist()[row],
+        step=int(table.column("step")[row]),
         reserved_bytes=_most(table, "cuda_reserved_bytes"),
         inactive_split_bytes=_most(table, "cuda_inactive_split_bytes"),
         allocation_retries=_most(table, "cuda_allocation_retries"),

@@ -171,11 +171,11 @@ def _dependency_times(
     order = gives[np.argsort(key(actions.stage)[gives])]
     keys = key(actions.stage)[order]
     wanted = key(actions.stage + np.where(actions.work == _FORWARD, -1, 1))
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    recorded = (keys[at] == wanted) & (actions.work != _WEIGHT)
+    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    recorded = (keys[places] == wanted) & (actions.work != _WEIGHT)
     recorded &= (actions.work != _FORWARD) | (actions.stage > 0)
-    end = np.where(recorded, actions.end[order[at]], np.nan)
-    return end, recorded & (actions.rank[order[at]] != actions.rank)
+    end = np.where(recorded, actions.end[order[places]], np.nan)
+    return end, recorded & (actions.rank[order[places]] != actions.rank)
 
 
 def _medians(pipelines: Sequence[_Actions]) -> dict[str, float]:

@@ -183,7 +183,7 @@ def skew_row(seconds: _Seconds, ranks: Sequence[int], steps: Sequence[int]) -> S
         ranks=[ranks[row] for row in always],
         ranks_share=float(np.isin(last, always).mean()),
         late_steps=int(late.sum()),
-        latest=[LateStep(int(steps[at]), ranks[last[at]], float(behind[at])) for at in order],
+        latest=[LateStep(int(steps[step]), ranks[last[step]], float(behind[step])) for step in order],
     )
 
 

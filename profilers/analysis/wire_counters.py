@@ -81,9 +81,9 @@ def interface_rows(records: RunRecords, span: tuple[float, float] | None = None)
     hosts, rows = hosts_of(records), []
     for rank in records.ranks():
         table, facts = records.table(rank, "network"), _interface_facts(records, rank)
-        beside = [other for other in hosts if hosts[other] == hosts.get(rank)] or [rank]
+        host_ranks = [other for other in hosts if hosts[other] == hosts.get(rank)] or [rank]
         for interface in sorted(set(table.column("interface").compressed().tolist())):
-            ranks = list(facts.get(interface, {}).get("ranks") or beside)
+            ranks = list(facts.get(interface, {}).get("ranks") or host_ranks)
             speeds = _speeds(table, interface, span)
             if any(speeds):
                 rate = facts.get(interface, {}).get("rate_mbit")

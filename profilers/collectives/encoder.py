@@ -135,16 +135,16 @@ def extend_to_noticed(calls: list[TimedCall], waits: Iterable[tuple[float, float
             if call.seconds is not None and begin <= call.begin + call.seconds < end
         ]
         if ended:
-            at, index = max(ended)
-            call, more = calls[index], _until(at, end, blocking) - at
+            end_seconds, index = max(ended)
+            call, extension = calls[index], _until(end_seconds, end, blocking) - end_seconds
             assert call.seconds is not None
             assert call.exposed is not None
-            calls[index] = call._replace(seconds=call.seconds + more, exposed=call.exposed + more)
+            calls[index] = call._replace(seconds=call.seconds + extension, exposed=call.exposed + extension)
 
 
-def _until(at: float, wait_end: float, blocking: list[Span]) -> float:
-    """``at`` itself inside a call that blocks: the wait is for that one."""
+def _until(seconds: float, wait_end: float, blocking: list[Span]) -> float:
+    """``seconds`` itself inside a call that blocks: the wait is for that one."""
     for begin, end in blocking:
-        if at < end:
-            return max(at, begin)
+        if seconds < end:
+            return max(seconds, begin)
     return wait_end

@@ -68,7 +68,7 @@ class Entry:
     timeout_seconds: float
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it did what it was asked to."""
         return self.state == "completed"
 
@@ -77,14 +77,14 @@ class Entry:
 class Dump:
     """What one rank left, oldest first. ``members`` are the ranks of a group, where the backend told them.
 
-    ``whole`` tells whether the recorder, which keeps the last calls only, still had all of them.
+    ``is_complete`` tells whether the recorder, which keeps the last calls only, still had all of them.
     """
 
     version: str
     library: str
     entries: list[Entry]
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    whole: bool = True
+    is_complete: bool = True
 
 
 def arm() -> None:
@@ -116,7 +116,7 @@ def merge_dumps(dumps: Sequence[Dump]) -> Dump:
         library=dumps[0].library,
         entries=sorted(entries.values(), key=lambda entry: (entry.created_unix, entry.order)),
         members={group: ranks for dump in dumps for group, ranks in dump.members.items()},
-        whole=all(dump.whole for dump in dumps),
+        is_complete=all(dump.is_complete for dump in dumps),
     )
 
 

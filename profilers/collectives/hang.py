@@ -73,8 +73,8 @@ def find(dumps: Mapping[int, Dump], axes: Mapping[str, str], world_size: int) ->
 
 
 def _waits_elsewhere(collective: StuckCollective, stuck: list[StuckCollective]) -> bool:
-    elsewhere = {rank for other in stuck if other is not collective for rank in other.waiting}
-    return collective.kind == "missing" and set(collective.missing) <= elsewhere
+    other_ranks = {rank for other in stuck if other is not collective for rank in other.waiting}
+    return collective.kind == "missing" and set(collective.missing) <= other_ranks
 
 
 class _Members:
@@ -100,7 +100,9 @@ def _collective(group: str, dumps: Mapping[int, Dump], members: _Members) -> Ite
         rank: {entry.sequence: entry for entry in dump.entries if entry.group == group and _collects(entry)}
         for rank, dump in sorted(dumps.items())
     }
-    unfinished = [entry for rank_calls in calls.values() for entry in rank_calls.values() if not entry.ended]
+    unfinished = [
+        entry for rank_calls in calls.values() for entry in rank_calls.values() if not entry.has_ended
+    ]
     if not unfinished:
         return
     first = min(unfinished, key=lambda entry: entry.sequence)
@@ -112,14 +114,14 @@ def _collective(group: str, dumps: Mapping[int, Dump], members: _Members) -> Ite
     missing = [rank for rank in members.find_ranks(group) if rank not in arrived]
     called = {rank: f"{entry.operation} of {entry.bytes:,} bytes" for rank, entry in entries.items()}
     differs = len(set(called.values())) > 1
-    begun = {rank for rank, entry in entries.items() if entry.ended or _has_started(entry)}
+    begun = {rank for rank, entry in entries.items() if entry.has_ended or _has_started(entry)}
     yield StuckCollective(
         kind="missing" if missing else "mismatch" if differs else "stalled",
         group=group,
         operation=first.operation,
         sequence=first.sequence,
         bytes=first.bytes,
-        waiting=tuple(rank for rank, entry in entries.items() if not entry.ended),
+        waiting=tuple(rank for rank, entry in entries.items() if not entry.has_ended),
         missing=tuple(missing),
         silent=tuple(rank for rank in missing if rank not in dumps),
         since_unix=min(entry.created_unix for entry in entries.values()),
@@ -152,7 +154,7 @@ def _messages(group: str, dumps: Mapping[int, Dump], members: _Members) -> Itera
         if max(pair) >= len(ranks):
             continue
         ends = {SEND.name: ranks[pair[0]], RECV.name: ranks[pair[1]]}
-        if not all(dumps[rank].whole for rank in ends.values() if rank in dumps):
+        if not all(dumps[rank].is_complete for rank in ends.values() if rank in dumps):
             continue
         sides = {
             operation: [
@@ -170,7 +172,7 @@ def _half_done(
 ) -> Iterator[StuckCollective]:
     ahead, behind = sorted(sides, key=lambda operation: -len(sides[operation]))
     number = len(sides[behind])
-    if number == len(sides[ahead]) or sides[ahead][number].ended:
+    if number == len(sides[ahead]) or sides[ahead][number].has_ended:
         return
     entry, missing = sides[ahead][number], ends[behind]
     yield StuckCollective(

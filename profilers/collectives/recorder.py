@@ -114,7 +114,9 @@ class CollectiveRecorder:
         self._kinds = Kinds()
         #: By operator, in the order in which they are asked: name, argument that is the payload, and ``matches``.
         self._operations = {
-            operator: [(one.name, one.operators[operator], one.matches) for one in candidates]
+            operator: [
+                (operation.name, operation.operators[operator], operation.matches) for operation in candidates
+            ]
             for operator, candidates in operations.by_operator().items()
         }
         self._encoder = CallEncoder(self._place)
@@ -205,7 +207,7 @@ class CollectiveRecorder:
         async_at = names.index("async_op") if "async_op" in names else len(names)
         returns = bool(schema.returns)  # a monitored barrier has nothing to wait for: it is over
         below = torch_private.keys_below_backend_select()
-        redispatch, unbox, several = operator.redispatch, dist.Work.unbox, len(schema.returns) > 1
+        redispatch, unbox, has_several_returns = operator.redispatch, dist.Work.unbox, len(schema.returns) > 1
         kinds, mark, note, tell = self._kinds, self.mark, self.note, self.tell
 
         @waits_here
@@ -221,7 +223,7 @@ class CollectiveRecorder:
             blocking = not returns or (len(arguments) > async_at and not arguments[async_at])
             begin = mark()
             out = redispatch(keys & below, *arguments, **named)
-            work = unbox(out[-1] if several else out) if returns else None
+            work = unbox(out[-1] if has_several_returns else out) if returns else None
             kind = kinds[operation, _group(arguments[group_at]), dtype, size, None, None]
             if blocking:
                 if work is not None:  # NCCL has none for such a call: it is on the current stream
@@ -246,9 +248,9 @@ class CollectiveRecorder:
             self._futureless.add(operation)
             return
 
-        def note(done: Any) -> None:
+        def note(future: Any) -> None:
             try:
-                done.value()
+                future.value()
             except RuntimeError:  # its peers are gone, or the communicator was torn down: it never ended
                 return
             call.end.append(clock.mark())

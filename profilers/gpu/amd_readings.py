@@ -200,7 +200,7 @@ def _whole(value: Any) -> int | None:
 
 def _numbers(values: Any, bits: int = 16) -> list[float]:
     listed: Iterable[Any] = values if isinstance(values, list) else ()
-    return [known for value in listed if (known := number(value, bits)) is not None]
+    return [known_number for value in listed if (known_number := number(value, bits)) is not None]
 
 
 def _dictionary(value: Any) -> dict[str, Any]:

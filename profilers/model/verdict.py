@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
+
+import msgspec
+from msgspec import structs
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +22,19 @@ class Gain:
     formula: str
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, rename={"advice": "knob"}):
     """One finding. ``share`` is what is compared with ``threshold``, whose name is ``threshold_name``; both are None
     for ``compute_bound``, which holds where nothing else does.
 
     ``seconds`` are lost in a step, None where no time can be told. ``bytes`` are the payload per step and rank.
-    ``knobs`` are keys of a run's configuration, ``knob`` says how to turn them. What older versions wrote has only the
-    first four fields.
+    ``knobs`` are keys of a configuration, ``advice``, which files call ``knob``, says how to turn them. What older
+    versions wrote has only the first four fields.
     """
 
     name: str
     evidence: str
     threshold: float | None
-    knob: str
+    advice: str
     threshold_name: str | None = None
     share: float | None = None
     seconds: float | None = None
@@ -43,7 +45,7 @@ class Verdict:
     bytes: float | None = None
     bus_bandwidth: float | None = None
     peak_fraction: float | None = None
-    knobs: list[str] = field(default_factory=list)
+    knobs: list[str] = msgspec.field(default_factory=list)
     gain: Gain | None = None
     #: Of a straggler: ``fixed``, ``rotating`` or ``one-off``.
     kind: str | None = None
@@ -149,10 +151,10 @@ def judge(findings: Iterable[Verdict], thresholds: Thresholds) -> list[Verdict]:
     timed = [finding for finding in above if finding.seconds is not None]
     timed.sort(key=lambda finding: finding.seconds or 0.0, reverse=True)
     fine = [
-        replace(
+        structs.replace(
             finding,
             evidence=f"{finding.evidence}; no cause of waiting is above its threshold",
-            knob=f"fine as it is; {finding.knob}",
+            advice=f"fine as it is; {finding.advice}",
         )
         for finding in rated
         if finding.name == COMPUTE_BOUND
@@ -163,7 +165,7 @@ def judge(findings: Iterable[Verdict], thresholds: Thresholds) -> list[Verdict]:
 def rate(findings: Iterable[Verdict], thresholds: Thresholds) -> list[Verdict]:
     """The findings, each with the threshold that it is compared with."""
     return [
-        replace(finding, threshold=getattr(thresholds, finding.threshold_name))
+        structs.replace(finding, threshold=getattr(thresholds, finding.threshold_name))
         if finding.threshold_name
         else finding
         for finding in findings

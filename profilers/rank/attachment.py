@@ -56,9 +56,9 @@ class ProcessAttachment:
     def _start_recording(self) -> RankRecording | None:
         from profilers.rank.recording import RankRecording
 
-        together = dist.is_available() and dist.is_initialized()
-        rank, size = (dist.get_rank(), dist.get_world_size()) if together else (0, 1)
-        backend = str(dist.get_backend()) if together else "none"
+        is_distributed = dist.is_available() and dist.is_initialized()
+        rank, size = (dist.get_rank(), dist.get_world_size()) if is_distributed else (0, 1)
+        backend = str(dist.get_backend()) if is_distributed else "none"
         folder = Path(os.environ[FOLDER_VARIABLE])
         seat = claim(folder, rank, size, backend=backend, torch=str(torch.__version__))
         if not isinstance(seat, RankRegistration):

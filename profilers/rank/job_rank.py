@@ -44,21 +44,21 @@ class RankRegistration:
         """What others read of it."""
         return self.folder / SEATS / f"rank-{self.rank}.json"
 
-    def tell(self, **more: Any) -> None:
+    def tell(self, **facts: Any) -> None:
         """Add to what is told; a full disk loses it."""
-        self.facts |= more
+        self.facts |= facts
         with contextlib.suppress(OSError):
             _write(self.file.with_name(f".{self.file.name}.{os.getpid()}"), self.facts).replace(self.file)
 
 
-def claim(folder: Path, rank: int, world_size: int, **about: Any) -> RankRegistration | str:
+def claim(folder: Path, rank: int, world_size: int, **facts: Any) -> RankRegistration | str:
     """The seat of a rank, or why this process has none: each is taken once, and again only after a restart.
 
     Raises:
         OSError: the folder is gone, or cannot be written.
     """
     restarts = int(os.environ.get(_RESTARTS, "0") or 0)
-    registration = {"rank": rank, "world_size": world_size, "pid": os.getpid(), "restarts": restarts, **about}
+    registration = {"rank": rank, "world_size": world_size, "pid": os.getpid(), "restarts": restarts, **facts}
     seat = RankRegistration(folder, rank, world_size, registration)
     scratch = _write(seat.file.with_name(f".{seat.file.name}.{os.getpid()}"), registration)
     try:

@@ -27,12 +27,12 @@ class DumpContext(NamedTuple):
 
 @contextlib.contextmanager
 def answer_dump_requests(
-    dump_requested: Callable[[], bool], path: Path, about: Callable[[], DumpContext]
+    dump_requested: Callable[[], bool], path: Path, context_now: Callable[[], DumpContext]
 ) -> Iterator[None]:
     """While inside, whoever asks gets this rank's last collectives in a file, whatever the main thread waits for."""
     over = threading.Event()
     thread = threading.Thread(
-        target=_listen, args=(over, dump_requested, path, about), name="flight", daemon=True
+        target=_listen, args=(over, dump_requested, path, context_now), name="flight", daemon=True
     )
     thread.start()
     try:
@@ -43,14 +43,19 @@ def answer_dump_requests(
 
 
 def _listen(
-    over: threading.Event, dump_requested: Callable[[], bool], path: Path, about: Callable[[], DumpContext]
+    over: threading.Event,
+    dump_requested: Callable[[], bool],
+    path: Path,
+    context_now: Callable[[], DumpContext],
 ) -> None:
     while not over.wait(_POLL_SECONDS):
         if dump_requested():
             with contextlib.suppress(OSError):  # a full disk: the launcher says that this rank left nothing
                 path.parent.mkdir(exist_ok=True)
                 scratch = path.with_name(f".{path.name}.{os.getpid()}")
-                scratch.write_text(json.dumps(about()._asdict() | {"dumps": _dumps()}), encoding="utf-8")
+                scratch.write_text(
+                    json.dumps(context_now()._asdict() | {"dumps": _dumps()}), encoding="utf-8"
+                )
                 scratch.replace(path)
             return
 

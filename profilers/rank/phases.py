@@ -25,17 +25,17 @@ Within = Callable[[], AbstractContextManager[Any]]
 class JobTimer(StepTimer):
     """Of a loop whose steps may end anywhere, inside a phase too."""
 
-    def leave(self, at: Any = None) -> Any:
-        """Resume the phase that was suspended last, from ``at`` on where a mark says when it did.
+    def leave(self, mark: Any = None) -> Any:
+        """Resume the phase that was suspended last, from ``mark`` on where one says when it did.
 
         Nothing if the step in which it was suspended is over.
         """
         if len(self._stack) == 1:
             return None
-        if at is None:
+        if mark is None:
             return super().leave()
         self._stack.pop()
-        return self._change(self._stack[-1], at)
+        return self._change(self._stack[-1], mark)
 
 
 class ForwardHooks:

@@ -78,16 +78,16 @@ class RankRecording:
 
     def optimizer_began(self, optimizer: Any) -> None:
         """Before some optimizer's step."""
-        if self.on_its_thread:
+        if self.is_training_thread:
             self.steps(optimizer).optimizer_began(optimizer)
 
     def end_optimizer(self, optimizer: Any) -> None:
         """After it."""
-        if self.on_its_thread and self._steps is not None:
+        if self.is_training_thread and self._steps is not None:
             self._steps.end_optimizer(optimizer)
 
     @property
-    def on_its_thread(self) -> bool:
+    def is_training_thread(self) -> bool:
         """Whether the thread that trains asks."""
         return threading.get_ident() == self._thread
 
@@ -176,7 +176,7 @@ class JobSteps:
         self._wait_sampler = WaitSampler(timer, status)
 
     def __enter__(self) -> JobSteps:
-        self.put_in()
+        self.instrument()
         self._wait_sampler.__enter__()
         return self
 
@@ -189,7 +189,7 @@ class JobSteps:
             self._writer.event("note", text="no forward of a module was seen: what it took is in other")
         self._reader.close()
 
-    def put_in(self) -> None:
+    def instrument(self) -> None:
         """Have torch tell of its backwards, data loaders, works and collectives."""
         data = self.timer.phase("data")
         self._replaced.wrap_in_phase(
@@ -204,7 +204,7 @@ class JobSteps:
         self.timer.on_change = self._timeline.change
 
     def take_out(self) -> None:
-        """Leave torch as it was; a later ``put_in`` goes on."""
+        """Leave torch as it was; a later ``instrument`` goes on."""
         self.timer.on_change = None
         self._forwards.stop()
         self._replaced.stop()
@@ -232,7 +232,7 @@ class JobSteps:
         if self.timer.running:
             self.timer.end()
 
-    def anew(self) -> None:
+    def restart_step(self) -> None:
         """What was done since the last step ended is no part of the one that has begun."""
         self._next()
 
@@ -276,7 +276,7 @@ class JobSteps:
         self.timer.begin(self._step)
 
     def _ours(self) -> bool:
-        return self._rank.on_its_thread
+        return self._rank.is_training_thread
 
     def _note_evaluation(self) -> None:
         self._evaluations.add(self._step)

@@ -69,7 +69,7 @@ class StepRecording:
         with contextlib.nullcontext() if self._steps is None else self._steps.timer.aside():
             yield
         if self._steps is not None:
-            self._steps.anew()
+            self._steps.restart_step()
         if self._told is not None:
             self._told.begin()
 
@@ -120,8 +120,8 @@ class ToldSteps:
 
 
 def _rank() -> int:
-    together = dist.is_available() and dist.is_initialized()
-    return dist.get_rank() if together else int(os.environ.get("RANK", "0"))
+    is_distributed = dist.is_available() and dist.is_initialized()
+    return dist.get_rank() if is_distributed else int(os.environ.get("RANK", "0"))
 
 
 def _tells_itself(path: Path) -> bool:

@@ -22,15 +22,15 @@ from profilers.system.memory_timeline import MemoryTimeline
 
 
 class StepReport(NamedTuple):
-    """What a step's marks do not say; None for what is not known. ``more`` gives records that the step was asked for,
-    once the device has passed it, and ``always`` those that every step has.
+    """What a step's marks do not say; None for what is not known. ``detailed_records`` gives records that the step was
+    asked for, once the device has passed it, and ``step_records`` those that every step has.
     """
 
     tokens: int | None
     loss: float | None
     gradient_norm: float | None
-    more: Callable[[], Sequence[FixedRecord]] | None = None
-    always: Callable[[], Sequence[FixedRecord]] | None = None
+    detailed_records: Callable[[], Sequence[FixedRecord]] | None = None
+    step_records: Callable[[], Sequence[FixedRecord]] | None = None
 
 
 class _PendingStep(NamedTuple):
@@ -100,8 +100,8 @@ class StepRecords:
         writer, seconds = self.writer, times.resolve(self.timer.clock)
         sample = self._sample(times, seconds.phase_seconds(), report)
         writer.write(sample)
-        if report.always is not None:
-            writer.write_many(report.always())
+        if report.step_records is not None:
+            writer.write_many(report.step_records())
         if not times.detailed:
             return
         if times.step in self.left_out:
@@ -109,8 +109,8 @@ class StepRecords:
         elif self.spans is not None and self.spans.wants(times.step, sample.step_seconds):
             writer.write_many(span_samples(seconds))
         self.recorder.write(seconds, writer)
-        if report.more is not None:
-            writer.write_many(report.more())
+        if report.detailed_records is not None:
+            writer.write_many(report.detailed_records())
         if self.actions is not None:
             writer.write_many(self.actions.samples(actions, times))
         writer.write_many(memory_timeline.samples(times.step, readings))

@@ -177,11 +177,11 @@ def _whole_records(path: Path, head: bytes) -> int:
     with path.open("rb") as file:
         start = file.read(4 * len(head))
     try:
-        theirs = decode_header(start)
+        file_header = decode_header(start)
     except FormatError:
-        theirs = None
-    if ours is None or theirs is None or theirs[0].fields != ours[0].fields:
+        file_header = None
+    if ours is None or file_header is None or file_header[0].fields != ours[0].fields:
         path.replace(path.with_name(path.name + ".old"))
         return 0
-    header, end = theirs
+    header, end = file_header
     return end + (path.stat().st_size - end) // header.record_bytes * header.record_bytes

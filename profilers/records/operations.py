@@ -293,16 +293,19 @@ OPERATIONS: tuple[Operation, ...] = (
 
 def operation_of(name: str) -> Operation | None:
     """The operation of that name, or of one that process groups give it; None if there is none."""
-    return next((one for one in OPERATIONS if name == one.name or name in one.other_names), None)
+    return next(
+        (operation for operation in OPERATIONS if name == operation.name or name in operation.other_names),
+        None,
+    )
 
 
 def by_operator() -> dict[str, list[Operation]]:
     """The operations whose calls an operator of torch can be, by its name: in the order in which they are asked."""
-    found: dict[str, list[Operation]] = {}
-    for operation in sorted(OPERATIONS, key=lambda one: one.matches is None):
+    operations_of: dict[str, list[Operation]] = {}
+    for operation in sorted(OPERATIONS, key=lambda candidate: candidate.matches is None):
         for operator in operation.operators:
-            found.setdefault(operator, []).append(operation)
-    return found
+            operations_of.setdefault(operator, []).append(operation)
+    return operations_of
 
 
 def is_message(name: str) -> bool:
@@ -313,14 +316,16 @@ def is_message(name: str) -> bool:
 
 def message_operations() -> tuple[str, ...]:
     """Names of both ends of a message."""
-    return tuple(one.name for one in OPERATIONS if one.point_to_point)
+    return tuple(operation.name for operation in OPERATIONS if operation.point_to_point)
 
 
 def named_in_nccl() -> dict[str, str]:
     """Names of operations, by what NCCL's log and its tests call them."""
-    return {one.nccl_name: one.name for one in OPERATIONS if one.nccl_name is not None}
+    return {
+        operation.nccl_name: operation.name for operation in OPERATIONS if operation.nccl_name is not None
+    }
 
 
 def calibrated_operations() -> tuple[str, ...]:
     """Names of those that a calibration measures."""
-    return tuple(one.name for one in OPERATIONS if one.calibrated)
+    return tuple(operation.name for operation in OPERATIONS if operation.calibrated)

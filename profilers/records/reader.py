@@ -170,11 +170,11 @@ def retained_records(table: Table, stream: str, events: Sequence[Event], before:
     if not undone or not table.has("step"):
         return table
     steps, places = np.ma.getdata(table.column("step")), before + np.arange(len(table))
-    gone = np.zeros(len(table), dtype=bool)
+    is_undone = np.zeros(len(table), dtype=bool)
     for records in undone:
         count = dict(records.get("records") or {}).get(stream, 0)
-        gone |= (places < count) & (steps >= records.get("step", 0))
-    return table.select(~gone) if gone.any() else table
+        is_undone |= (places < count) & (steps >= records.get("step", 0))
+    return table.select(~is_undone) if is_undone.any() else table
 
 
 class RunRecords:

@@ -37,11 +37,11 @@ class Panel(NamedTuple):
     of: str = ""
 
 
-def live_panel(*look: Any, **more: Any) -> dict[str, Any]:
+def live_panel(*arguments: Any, **options: Any) -> dict[str, Any]:
     """Metadata of a field that has a :class:`Panel` of its own, ``KEEP_EXTREMES`` with it: of a GPU on the page Live,
     of a host or a rank's process there and among what a run left behind.
     """
-    return KEEP_EXTREMES | {"panel": Panel(*look, **more)}
+    return KEEP_EXTREMES | {"panel": Panel(*arguments, **options)}
 
 
 def in_row(
@@ -53,7 +53,7 @@ def in_row(
     ranks' processes are summed over the ranks of a host.
     """
     named = {"mean": mean, "largest": largest, "limit": limit, "added": added, "rate": rate}
-    return {"row": {how: name for how, name in named.items() if name}}
+    return {"row": {method: name for method, name in named.items() if name}}
 
 
 #: Disjoint main-thread spans of a step; ``other`` is measured as the gaps between the named ones.
@@ -359,25 +359,33 @@ STREAMS: dict[str, type[FixedRecord]] = {
 def growing_fields() -> frozenset[tuple[str, str]]:
     """Streams and their fields that only grow; everything else can go up and down."""
     return frozenset(
-        (stream, one.name)
+        (stream, field_.name)
         for stream, record in STREAMS.items()
-        for one in fields(record)
-        if "grows" in one.metadata
+        for field_ in fields(record)
+        if "grows" in field_.metadata
     )
 
 
 def extreme_fields(stream: str) -> tuple[str, ...]:
     """The fields of a stream whose lowest and highest readings stay when its records are thinned."""
-    return tuple(one.name for one in fields(STREAMS[stream]) if "keep_extremes" in one.metadata)
+    return tuple(field_.name for field_ in fields(STREAMS[stream]) if "keep_extremes" in field_.metadata)
 
 
 def live_panels(stream: str) -> dict[str, Panel]:
     """The fields of a stream that have a panel, from the left."""
-    return {one.name: one.metadata["panel"] for one in fields(STREAMS[stream]) if "panel" in one.metadata}
+    return {
+        field_.name: field_.metadata["panel"]
+        for field_ in fields(STREAMS[stream])
+        if "panel" in field_.metadata
+    }
 
 
 def row_fields(record_class: type[FixedRecord]) -> list[tuple[str, str, str]]:
     """Fields of a record class, how a field of a summary's row follows from its readings, and the name of that: see
     ``in_row``.
     """
-    return [(one.name, *pair) for one in fields(record_class) for pair in one.metadata.get("row", {}).items()]
+    return [
+        (field_.name, *pair)
+        for field_ in fields(record_class)
+        for pair in field_.metadata.get("row", {}).items()
+    ]

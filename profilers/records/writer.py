@@ -81,12 +81,12 @@ class RecordWriter:
             except OSError as error:
                 self._drop(error)
 
-    def undo(self, first: int, **about: Any) -> None:
+    def undo(self, first: int, **facts: Any) -> None:
         """Tell that the steps from ``first`` on were undone: readers leave out their records so far."""
         with self._lock:
             streams = [STREAM_OF[record_class] for record_class in self._streams]
         written = {stream: count_records(self._folder / f"{self._process}.{stream}") for stream in streams}
-        self.event(UNDONE_EVENT, step=first, records=written, **about)
+        self.event(UNDONE_EVENT, step=first, records=written, **facts)
 
     def close(self) -> None:
         """Notes the number of dropped records, if any, as an event; later records count as dropped."""

@@ -16,24 +16,24 @@ DRIFT = 15e-6
 
 
 class Exchange(NamedTuple):
-    """One question and its answer: ``asked`` and ``heard`` by the asker's clock, ``got`` and ``answered`` by the
-    other's; unix seconds.
+    """One question and its answer: ``asked_unix`` and ``heard_unix`` by the asker's clock, ``received_unix`` and
+    ``answered_unix`` by the other's; unix seconds.
     """
 
-    asked: float
-    got: float
-    answered: float
-    heard: float
+    asked_unix: float
+    received_unix: float
+    answered_unix: float
+    heard_unix: float
 
     @property
     def round_trip_seconds(self) -> float:
         """Time on the way, without the other's own."""
-        return max(0.0, (self.heard - self.asked) - (self.answered - self.got))
+        return max(0.0, (self.heard_unix - self.asked_unix) - (self.answered_unix - self.received_unix))
 
     @property
     def offset_seconds(self) -> float:
         """The asker's clock minus the other's, if both ways take as long."""
-        return ((self.asked - self.got) + (self.heard - self.answered)) / 2
+        return ((self.asked_unix - self.received_unix) + (self.heard_unix - self.answered_unix)) / 2
 
 
 class Offset(NamedTuple):
@@ -52,7 +52,7 @@ def estimate(exchanges: Iterable[Exchange]) -> Offset:
     best = min(exchanges, key=lambda exchange: exchange.round_trip_seconds, default=None)
     if best is None:
         raise ValueError("no exchange of messages to estimate an offset from")
-    return Offset(best.heard, best.offset_seconds, best.round_trip_seconds / 2)
+    return Offset(best.heard_unix, best.offset_seconds, best.round_trip_seconds / 2)
 
 
 class ClockOffset:

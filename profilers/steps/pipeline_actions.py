@@ -40,11 +40,11 @@ class ActionRecorder:
 
     def take(self) -> list[ActionMarks]:
         """The actions since the last take, oldest first."""
-        done = self._done.copy()
+        marks = self._done.copy()
         self._done.clear()
-        return done
+        return marks
 
-    def samples(self, done: list[ActionMarks], times: StepTimes) -> list[ActionSample]:
+    def samples(self, actions: list[ActionMarks], times: StepTimes) -> list[ActionSample]:
         """The actions of one step as records; the device has passed its end."""
         clock, origin = self._timer.clock, times.changes[0][1]
         return [
@@ -56,7 +56,7 @@ class ActionRecorder:
                 times.start_unix + clock.seconds(origin, marks.begin),
                 clock.seconds(marks.begin, marks.end),
             )
-            for marks in done
+            for marks in actions
         ]
 
 
@@ -66,9 +66,9 @@ class _Span:
     __slots__ = ("_begin", "_code", "_done", "_timer", "_what")
 
     def __init__(
-        self, timer: StepTimer, code: int, action: tuple[str, int, int], done: list[ActionMarks]
+        self, timer: StepTimer, code: int, action: tuple[str, int, int], actions: list[ActionMarks]
     ) -> None:
-        self._timer, self._code, self._what, self._done = timer, code, action, done
+        self._timer, self._code, self._what, self._done = timer, code, action, actions
 
     def __enter__(self) -> None:
         self._begin = self._timer.enter(self._code)

@@ -15,7 +15,7 @@ EXPOSED = PHASES.index("communication_exposed")
 
 
 class RankStatus(NamedTuple):
-    """The words of one rank from ``at`` on: its step, its phase code, since when, waiting since, seen moving at.
+    """The words of one rank from ``offset`` on: its step, its phase code, since when, waiting since, seen moving at.
 
     ``times`` and ``words`` lie over the same memory, as seconds of the monotonic clock and as integers. The training
     thread writes the first three, a ``Lookout`` the others.
@@ -23,7 +23,7 @@ class RankStatus(NamedTuple):
 
     words: memoryview[int]
     times: memoryview[float]
-    at: int
+    offset: int
 
     def tell(self, step: int, code: int) -> None:
         """The rank is now in this phase of this step."""
@@ -31,20 +31,20 @@ class RankStatus(NamedTuple):
 
     def teller(self) -> Callable[[int, int, float], None]:
         """``tell`` for those who call it often: a step, the code of its phase, and the monotonic clock."""
-        return partial(_tell, self.words, self.at * 8)
+        return partial(_tell, self.words, self.offset * 8)
 
     def tell_waiting(self, since: float) -> None:
         """It waits for others inside this phase, as of this time of the monotonic clock."""
-        self.times[self.at + 3] = since
+        self.times[self.offset + 3] = since
 
-    def tell_moving(self, at: float) -> None:
+    def tell_moving(self, seconds: float) -> None:
         """It was seen to get on within this phase."""
-        self.times[self.at + 4] = at
+        self.times[self.offset + 4] = seconds
 
     def read(self) -> tuple[int, int, float]:
         """Step, code of the phase and since when; a wait inside a phase is told as exposed communication."""
-        step, code = self.words[self.at], self.words[self.at + 1]
-        since, waiting, moving = self.times[self.at + 2 : self.at + 5]
+        step, code = self.words[self.offset], self.words[self.offset + 1]
+        since, waiting, moving = self.times[self.offset + 2 : self.offset + 5]
         if waiting >= max(since, moving) > 0:
             return step, EXPOSED, waiting
         return step, code, max(since, moving)

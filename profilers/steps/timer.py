@@ -120,7 +120,7 @@ class StepTimer:
         self.issue: Callable[[IssuedCall], None] = self._issued.append
 
     @property
-    def noted(self) -> int | None:
+    def noted_count(self) -> int | None:
         """How much of the running step was noted so far, as another thread may ask; None between steps."""
         times = self._times
         return None if times is None else len(times.changes) + len(self._waits) + len(self._issued)

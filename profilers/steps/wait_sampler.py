@@ -82,7 +82,7 @@ class WaitSampler:
 
     def look(self) -> None:
         """One look."""
-        noted = self._timer.noted
+        noted = self._timer.noted_count
         if noted is None:
             self._seen = None
             return

@@ -10,7 +10,7 @@ from typing import Any
 
 from profilers.records.schema import CoreSample, FixedRecord, HostSample, NetworkSample
 from profilers.system.host_sources import ERRORS, READINGS, Source, Values, source
-from profilers.system.procfs import CpuTicks, Traffic
+from profilers.system.procfs import CpuTicks, InterfaceCounters
 from profilers.system.sampling_rate import IntervalTimer
 
 _LOOPBACK = ("lo", "lo0")
@@ -48,13 +48,15 @@ class Host:
 
     def last(self) -> list[NetworkSample]:
         """The last counters of interfaces that stood still since: what the end of a run needs."""
-        return self._network.unwritten()
+        return self._network.unwritten_samples()
 
     def close(self) -> None:
         """Lets go of open files."""
         self._source.close()
 
-    def _host(self, now: float, cpu: float | None, traffic: dict[str, Traffic] | None) -> HostSample:
+    def _host(
+        self, now: float, cpu: float | None, traffic: dict[str, InterfaceCounters] | None
+    ) -> HostSample:
         if self._slow.due(now):
             for reading in READINGS:
                 values: Values = self._read(reading.name, partial(self._source.values, reading))
@@ -84,7 +86,7 @@ class Interfaces:
         #: One line for each interface that went away.
         self.gone: dict[str, str] = {}
 
-    def changed_samples(self, now: float, traffic: dict[str, Traffic]) -> list[NetworkSample]:
+    def changed_samples(self, now: float, traffic: dict[str, InterfaceCounters]) -> list[NetworkSample]:
         """Records of interfaces that moved; the first time, of all."""
         samples = []
         for name, counters in traffic.items():
@@ -100,7 +102,7 @@ class Interfaces:
             del self._seen[name]
         return samples
 
-    def unwritten(self) -> list[NetworkSample]:
+    def unwritten_samples(self) -> list[NetworkSample]:
         """The last look at each interface that has not moved since its last record."""
         return [sample for name, sample in self._seen.items() if sample is not self._written[name]]
 
@@ -124,7 +126,7 @@ def _busy(before: CpuTicks | None, now: CpuTicks) -> float | None:
     return min(1.0, max(0.0, (now.busy - before.busy) / (now.total - before.total)))
 
 
-def _totals(traffic: dict[str, Traffic]) -> tuple[int | None, int | None, int | None]:
+def _totals(traffic: dict[str, InterfaceCounters]) -> tuple[int | None, int | None, int | None]:
     """Bytes sent and received by all interfaces but loopback, and sent by that; None where there is none of a kind."""
     sent = received = loopback = None
     for name, counters in traffic.items():

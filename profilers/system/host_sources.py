@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import psutil
 
 from profilers.system import procfs
-from profilers.system.procfs import CpuTicks, ProcFile, Traffic
+from profilers.system.procfs import CpuTicks, InterfaceCounters, ProcFile
 
 #: What a reading fails with where /proc is hidden, restricted or of another kind.
 ERRORS = (psutil.Error, OSError, AttributeError, LookupError, NotImplementedError, RuntimeError, ValueError)
@@ -94,7 +94,7 @@ class Source(Protocol):
     def cpu(self) -> Cpu:
         """Busy and total time since boot, of all processors together and of each."""
 
-    def network(self) -> dict[str, Traffic]:
+    def network(self) -> dict[str, InterfaceCounters]:
         """Counters by interface."""
 
     def values(self, reading: Reading) -> Values:
@@ -114,7 +114,7 @@ class ProcSource:
         """From /proc/stat."""
         return procfs.cpu_ticks(self._files.read("stat"))
 
-    def network(self) -> dict[str, Traffic]:
+    def network(self) -> dict[str, InterfaceCounters]:
         """From /proc/net/dev, of the network namespace of this process."""
         return procfs.interfaces(self._files.read("net/dev"))
 
@@ -140,11 +140,11 @@ class PsutilSource:
         busy, total = (sum(ticks[part] for ticks in cores.values()) for part in (0, 1))
         return CpuTicks(busy, total), cores
 
-    def network(self) -> dict[str, Traffic]:
+    def network(self) -> dict[str, InterfaceCounters]:
         """Counters by interface."""
         counters = self._psutil.net_io_counters(pernic=True)
         return {
-            name: Traffic(row.bytes_sent, row.bytes_recv, row.packets_sent, row.packets_recv)
+            name: InterfaceCounters(row.bytes_sent, row.bytes_recv, row.packets_sent, row.packets_recv)
             for name, row in counters.items()
         }
 

@@ -122,7 +122,7 @@ class Processes:
 
     def records(self) -> list[ProcessSample]:
         """One record a rank; a process that is gone is told once and not read again."""
-        now, found = self._wall_clock(), []
+        now, records = self._wall_clock(), []
         slow = self._slow.due(now)
         for rank, (pid, process) in list(self._ranks.items()):
             errors: dict[str, Exception] = {}
@@ -134,9 +134,9 @@ class Processes:
                 continue
             for name, error in errors.items():
                 self._missed.setdefault(name, f"process {name}: {error}")
-            known = {"time_unix": now, "rank": rank, "cpu_seconds": cpu_seconds}
-            found.append(ProcessSample(**_NO_READING | self._known[rank] | known))
-        return found
+            readings = {"time_unix": now, "rank": rank, "cpu_seconds": cpu_seconds}
+            records.append(ProcessSample(**_NO_READING | self._known[rank] | readings))
+        return records
 
     def _leave(self, rank: int, pid: int) -> None:
         self._missed[f"rank {rank}"] = f"process: rank {rank} (pid {pid}) is gone"
@@ -152,11 +152,11 @@ class Processes:
 
 
 def _slow_readings(process: Any, errors: dict[str, Exception]) -> dict[str, Any]:
-    found = dict[str, Any]()
+    readings = dict[str, Any]()
     for reading in PROCESS_READINGS:
         values = _read(reading.name, partial(process.values, reading), errors)
-        found |= dict(zip(reading.fields, values or (None,) * len(reading.fields), strict=True))
-    return found
+        readings |= dict(zip(reading.fields, values or (None,) * len(reading.fields), strict=True))
+    return readings
 
 
 def _read(name: str, read: Callable[[], Any], errors: dict[str, Exception]) -> Any:

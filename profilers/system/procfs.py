@@ -50,7 +50,7 @@ class CpuTicks(NamedTuple):
     total: float
 
 
-class Traffic(NamedTuple):
+class InterfaceCounters(NamedTuple):
     """Counters of one network interface."""
 
     sent_bytes: int
@@ -71,7 +71,7 @@ class Status(NamedTuple):
 def cpu_ticks(stat: bytes) -> tuple[CpuTicks, dict[int, CpuTicks]]:
     """/proc/stat: all processors together, and each online one by its number. ValueError if it does not tell."""
     cores: dict[int, CpuTicks] = {}
-    together: CpuTicks | None = None
+    all_cores: CpuTicks | None = None
     for row in stat.split(b"\n"):
         if not row.startswith(b"cpu"):
             break
@@ -80,12 +80,12 @@ def cpu_ticks(stat: bytes) -> tuple[CpuTicks, dict[int, CpuTicks]]:
         total = sum(times)
         ticks = CpuTicks(total - times[_IDLE] - times[_IOWAIT], total)
         if name == b"cpu":
-            together = ticks
+            all_cores = ticks
         else:
             cores[int(name[3:])] = ticks
-    if together is None:
+    if all_cores is None:
         raise ValueError("no processor in it")
-    return together, cores
+    return all_cores, cores
 
 
 def used_and_total_bytes(meminfo: bytes) -> tuple[int, int]:
@@ -95,27 +95,27 @@ def used_and_total_bytes(meminfo: bytes) -> tuple[int, int]:
     return (total - available) * 1024, total * 1024
 
 
-def interfaces(net_dev: bytes) -> dict[str, Traffic]:
+def interfaces(net_dev: bytes) -> dict[str, InterfaceCounters]:
     """/proc/net/dev: counters by interface."""
-    found = {}
+    traffic = {}
     for row in net_dev.split(b"\n")[2:]:
         name, colon, rest = row.rpartition(b":")
         if colon:
             values = rest.split(None, 10)
-            found[name.strip().decode()] = Traffic(
+            traffic[name.strip().decode()] = InterfaceCounters(
                 int(values[8]), int(values[0]), int(values[9]), int(values[1])
             )
-    return found
+    return traffic
 
 
 def disk_bytes(diskstats: bytes, disks: frozenset[bytes]) -> tuple[int, int] | None:
     """/proc/diskstats: bytes read from and written to ``disks``; None without any of them."""
-    read = written = found = 0
+    read = written = disk_count = 0
     for row in diskstats.split(b"\n"):
         values = row.split(None, 10)
         if len(values) > 9 and values[2] in disks:
-            read, written, found = read + int(values[5]), written + int(values[9]), found + 1
-    return (read * _SECTOR_BYTES, written * _SECTOR_BYTES) if found else None
+            read, written, disk_count = read + int(values[5]), written + int(values[9]), disk_count + 1
+    return (read * _SECTOR_BYTES, written * _SECTOR_BYTES) if disk_count else None
 
 
 def process_status(status: bytes) -> Status:
@@ -137,10 +137,10 @@ def storage_bytes(io: bytes) -> tuple[int, int]:
 
 def number_after(text: bytes, key: bytes) -> int:
     """The first number after a key, up to the end of the line. ValueError without that key."""
-    at = text.find(key)
-    if at < 0:
+    place = text.find(key)
+    if place < 0:
         raise ValueError(f"no {key.decode().strip()} in it")
-    start = at + len(key)
+    start = place + len(key)
     return int(text[start : text.index(b"\n", start)].split()[0])
 
 

@@ -143,8 +143,8 @@ class TraceWriter:
             self._scratch.unlink(missing_ok=True)
 
 
-def _value(text: str, at: int) -> Any:
+def _value(text: str, start: int) -> Any:
     try:
-        return json.JSONDecoder(strict=False).raw_decode(text, at)[0]
+        return json.JSONDecoder(strict=False).raw_decode(text, start)[0]
     except json.JSONDecodeError:
         return None

@@ -28,7 +28,7 @@ class Span(NamedTuple):
     name: str
     start_unix: float
     seconds: float
-    about: dict[str, Any]
+    arguments: dict[str, Any]
 
 
 def lanes(records: RunRecords, rank: int, steps: range) -> dict[str, list[Span]]:
@@ -39,8 +39,8 @@ def lanes(records: RunRecords, rank: int, steps: range) -> dict[str, list[Span]]
         "pipeline actions": _spans(records.table(rank, "action"), steps, _action),
     }
     calls = _spans(records.table(rank, "comm"), steps, _call)
-    for axis in dict.fromkeys(call.about["axis"] for call in calls):
-        for number, lane in enumerate(assign_lanes(call for call in calls if call.about["axis"] == axis)):
+    for axis in dict.fromkeys(call.arguments["axis"] for call in calls):
+        for number, lane in enumerate(assign_lanes(call for call in calls if call.arguments["axis"] == axis)):
             named[f"communication {axis}" + (f" ({number + 1})" if number else "")] = lane
     return {name: spans for name, spans in named.items() if spans}
 
@@ -71,8 +71,8 @@ def lane_events(
         yield {"ph": "M", "name": "thread_name", **thread, "args": {"name": name}}
         yield {"ph": "M", "name": "thread_sort_index", **thread, "args": {"sort_index": number - 100}}
         for span, (ts, dur) in zip(spans, _microseconds(spans, base_ns), strict=True):
-            about = {"ph": "X", "cat": span.kind, "name": span.name, "args": span.about}
-            yield about | thread | {"ts": ts, "dur": dur}
+            event = {"ph": "X", "cat": span.kind, "name": span.name, "args": span.arguments}
+            yield event | thread | {"ts": ts, "dur": dur}
 
 
 def kernel_events(named: dict[str, list[Span]], rank: int, backend: str, base_ns: int) -> Iterator[Event]:
@@ -89,7 +89,7 @@ def kernel_events(named: dict[str, list[Span]], rank: int, backend: str, base_ns
                 label, stream = f"{span.name} on the host", _COMPUTATION_STREAM
             else:
                 continue
-            args = {"stream": stream, "device": rank} | span.about
+            args = {"stream": stream, "device": rank} | span.arguments
             event = {"ph": "X", "cat": "kernel", "name": label, "pid": rank, "tid": stream, "args": args}
             yield event | {"ts": ts, "dur": dur}
 
@@ -113,8 +113,8 @@ def _spans(table: Table, steps: range, describe: Any) -> list[Span]:
 
 
 def _step(row: Any) -> Span:
-    about = {"measured": row.measured, "tokens": row.tokens, "loss": row.loss}
-    return Span("step", f"step {row.step}", row.start_unix, row.step_seconds, about)
+    arguments = {"measured": row.measured, "tokens": row.tokens, "loss": row.loss}
+    return Span("step", f"step {row.step}", row.start_unix, row.step_seconds, arguments)
 
 
 def _phase(row: Any) -> Span:
@@ -122,15 +122,15 @@ def _phase(row: Any) -> Span:
 
 
 def _action(row: Any) -> Span:
-    about = {"step": row.step, "stage": row.stage, "micro_batch": row.micro_batch}
+    arguments = {"step": row.step, "stage": row.stage, "micro_batch": row.micro_batch}
     name = f"{row.work} stage {row.stage} micro-batch {row.micro_batch}"
-    return Span("action", name, row.start_unix, row.seconds, about)
+    return Span("action", name, row.start_unix, row.seconds, arguments)
 
 
 def _call(row: Any) -> Span | None:
     if row.seconds is None:
         return None
-    about = {
+    arguments = {
         "step": row.step,
         "axis": row.axis,
         "bytes": row.bytes,
@@ -139,4 +139,4 @@ def _call(row: Any) -> Span | None:
         "exposed_us": None if row.exposed_seconds is None else row.exposed_seconds * 1e6,
         "algorithm": row.algorithm,
     }
-    return Span("communication", f"{row.operation} {row.axis}", row.start_unix, row.seconds, about)
+    return Span("communication", f"{row.operation} {row.axis}", row.start_unix, row.seconds, arguments)

@@ -40,9 +40,9 @@ def exposed_findings(inputs: RuleInputs, rows: Sequence[CommunicationRow]) -> It
 
 
 def exposed_finding(
-    inputs: RuleInputs, rows: Sequence[CommunicationRow], exposure: Exposure, more: str = ""
+    inputs: RuleInputs, rows: Sequence[CommunicationRow], exposure: Exposure, extra_evidence: str = ""
 ) -> Verdict:
-    """The finding about one exposure; ``more`` is added to the evidence."""
+    """The finding about one exposure; ``extra_evidence`` is added to its own."""
     share = exposure.seconds / inputs.step_seconds
     members = [
         operation
@@ -53,14 +53,14 @@ def exposed_finding(
     calls = [row for row in rows if row.axis == exposure.axis and row.operation in names]
     largest = max(calls, key=lambda row: row.bytes, default=None)
     has_verdict = any(operation.verdict == exposure.operation for operation in members)
-    knob = advice(exposure.operation, exposure.axis)
+    remedy = advice(exposure.operation, exposure.axis)
     if not inputs.setting.has_capacities:
-        knob = knob.replace("model.capacity_factor or ", "")
+        remedy = remedy.replace("model.capacity_factor or ", "")
     return Verdict(
         name=f"exposed_{exposure.operation if has_verdict else UNKNOWN}",
-        evidence=_evidence(exposure, share, calls, largest) + more,
+        evidence=_evidence(exposure, share, calls, largest) + extra_evidence,
         threshold=None,
-        knob=knob,
+        advice=remedy,
         threshold_name="exposed",
         share=share,
         seconds=exposure.seconds,
@@ -69,7 +69,7 @@ def exposed_finding(
         bytes=sum(row.bytes for row in calls) if calls else None,
         bus_bandwidth=largest.bus_bandwidth if largest else None,
         peak_fraction=largest.peak_fraction if largest else None,
-        knobs=find_keys(knob),
+        knobs=find_keys(remedy),
         gain=Gain(share, "exposed seconds / step, if all of it ran beside computation"),
     )
 

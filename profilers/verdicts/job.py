@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from profilers.model.run_summary import RunSummary
 from profilers.model.verdict import Verdict
 from profilers.records import operations
@@ -47,4 +49,4 @@ def _neutral(verdict: Verdict) -> Verdict:
     ]
     fitting = [name for name in _ADVICE if verdict.name.startswith(name)]
     general = _ADVICE[max(fitting, key=len)] if fitting else ""
-    return replace(verdict, knob=next(filter(None, advice), general), knobs=[])
+    return structs.replace(verdict, advice=next(filter(None, advice), general), knobs=[])

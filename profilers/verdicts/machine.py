@@ -95,7 +95,7 @@ def _pressure(inputs: RuleInputs, full: _Usage, retries: int) -> Verdict:
         name="memory_pressure",
         evidence=text,
         threshold=None,
-        knob=_MEMORY_ADVICE,
+        advice=_MEMORY_ADVICE,
         threshold_name="memory",
         share=max(1.0, full.fraction) if retries else full.fraction,
         rank=full.rank,
@@ -119,25 +119,26 @@ def _clock(inputs: RuleInputs, gpu: GpuReadings) -> Verdict | None:
     capped = slowed | (np.ma.getmaskarray(masks) & below)
     share, clocks_capped = float(capped.mean()), clocks[capped]
     part = float(clocks_capped.mean()) / top if top and clocks_capped.count() else 1.0
-    lost = share * max(0.0, 1 - part) * float(inputs.mean(*WORK).mean())
+    lost_seconds = share * max(0.0, 1 - part) * float(inputs.mean(*WORK).mean())
     reasons = sorted({reason for mask in masks[capped].compressed() for reason in machine.slows(int(mask))})
     why = f" ({', '.join(reasons)})" if reasons else ""
-    at = f", at {percent(part)} of its highest value" if share else ""
+    clock_text = f", at {percent(part)} of its highest value" if share else ""
     rank = gpu.ranks[0]
     return Verdict(
         name="clock_cap",
         evidence=f"the clock of GPU {gpu.gpu} ({inputs.place(rank)}) is throttled {percent(share)} of the time"
-        f"{why}{at}; this costs up to {seconds(lost)} per step",
+        f"{why}{clock_text}; this costs up to {seconds(lost_seconds)} per step",
         threshold=None,
-        knob=_CLOCK_ADVICE,
+        advice=_CLOCK_ADVICE,
         threshold_name="clock",
         share=share,
-        seconds=lost,
+        seconds=lost_seconds,
         rank=rank,
         host=inputs.hosts.get(rank),
         knobs=find_keys(_CLOCK_ADVICE),
         gain=Gain(
-            lost / inputs.step_seconds, "share of time x (1 - clock / highest clock) x computation / step"
+            lost_seconds / inputs.step_seconds,
+            "share of time x (1 - clock / highest clock) x computation / step",
         ),
     )
 

@@ -39,9 +39,12 @@ def pipeline_findings(
     ]
     sent = messages[0] if messages else Exposure("pp", POINT_TO_POINT, 0.0, 0.0)
     if unexplained + sent.seconds > 0:
-        more = f"; {seconds(unexplained)} of it between stages, beyond the schedule's own bubble"
+        bubble_evidence = f"; {seconds(unexplained)} of it between stages, beyond the schedule's own bubble"
         yield exposed_finding(
-            inputs, rows, replace(sent, seconds=sent.seconds + unexplained), more if unexplained else ""
+            inputs,
+            rows,
+            replace(sent, seconds=sent.seconds + unexplained),
+            bubble_evidence if unexplained else "",
         )
 
 
@@ -63,14 +66,14 @@ def _bubble(inputs: RuleInputs, by_schedule: float, waited: float) -> Verdict:
             f", the bubble of {pipeline.kind} with {pipeline.micro_batches} micro-batches by {pipeline.formula}; "
             f"{seconds(waited)} were measured in total"
         )
-    more = "more micro-batches: a larger batch.global_batch"
+    remedy = "more micro-batches: a larger batch.global_batch"
     if pipeline is None or pipeline.micro_batch > 1:
-        more = "more micro-batches: a smaller batch.micro_batch, or a larger batch.global_batch"
+        remedy = "more micro-batches: a smaller batch.micro_batch, or a larger batch.global_batch"
     return Verdict(
         name="pipeline_bubble",
         evidence=text,
         threshold=None,
-        knob=f"{more}; another schedule.kind or more schedule.chunks; a smaller parallel.pp",
+        advice=f"{remedy}; another schedule.kind or more schedule.chunks; a smaller parallel.pp",
         threshold_name="bubble",
         share=share,
         seconds=by_schedule,

@@ -26,20 +26,20 @@ def findings_of(
     measured: JoinedSteps,
     setting: Setting,
     rows: Sequence[CommunicationRow],
-    shown: Mapping[str, Any],
+    breakdown: Mapping[str, Any],
     used: RankGpus,
 ) -> list[Verdict]:
     """One finding a rule, and for exposed communication one an operation and axis; without thresholds.
 
-    ``rows`` and ``shown``, the anatomy, are what the run's summary says, ``used`` are the GPUs that ranks compute on.
-    ``measured`` has at least one step.
+    ``rows`` and ``breakdown``, the anatomy, are what the run's summary says, ``used`` are the GPUs that ranks
+    compute on. ``measured`` has at least one step.
     """
     calls = [records.table(rank, "comm") for rank in measured.ranks]
     waits = exposures(calls, measured, setting.groups)
     inputs = RuleInputs(measured, setting, waits, hosts_of(records), _of_tasks(records, measured))
     gpus = [GpuReadings(gpu.gpu, gpu.ranks, records.table(gpu.process, "gpu")) for gpu in used.gpus]
     hosts = {host_name(host): records.table(host, "host") for host in records.hosts()}
-    stages = list(pipeline_findings(inputs, rows, shown["pipeline"]))
+    stages = list(pipeline_findings(inputs, rows, breakdown["pipeline"]))
     exposed = [
         finding
         for finding in exposed_findings(inputs, rows)
@@ -50,7 +50,7 @@ def findings_of(
         *exposed,
         *stages,
         *machine_findings(inputs, memory_rows(records), gpus, hosts),
-        *expert_findings(shown["experts"], setting.has_capacities),
+        *expert_findings(breakdown["experts"], setting.has_capacities),
         _compute_bound(inputs),
     ]
 
@@ -70,7 +70,7 @@ def _compute_bound(inputs: RuleInputs) -> Verdict:
     """What holds where nothing else does: whether that is so, the other rules say."""
     phases, step = mean_phases(inputs.measured), inputs.step_seconds
     busy, waits = sum(phases[name] for name in WORK), phases["communication_exposed"] + phases["bubble"]
-    knob = (
+    advice = (
         "to make it faster: precision, compile, less memory.recompute, a larger batch.micro_batch, or more ranks with "
         "parallel.dp"
     )
@@ -79,6 +79,6 @@ def _compute_bound(inputs: RuleInputs) -> Verdict:
         evidence=f"forward, backward and optimizer take {seconds(busy)} of a mean step ({percent(busy / step)}), "
         f"and waiting for other ranks takes {seconds(waits)} ({percent(waits / step)})",
         threshold=None,
-        knob=knob,
-        knobs=find_keys(knob),
+        advice=advice,
+        knobs=find_keys(advice),
     )

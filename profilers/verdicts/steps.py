@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import structs
 
 from profilers.analysis.steps import WORK, rank_skew, skew_row
 from profilers.gpu.rank_gpus import GpuReadings
@@ -32,13 +33,13 @@ def step_findings(inputs: RuleInputs, gpus: Sequence[GpuReadings]) -> Iterator[V
     idle = idlest_gpu(inputs, gpus)
     if idle is not None and idle.fraction > (gaps.share or 0.0):
         # Host gaps as the GPU sees them: between kernels, inside the phases too.
-        lost = idle.fraction * inputs.step_seconds
-        gaps = replace(
+        idle_seconds = idle.fraction * inputs.step_seconds
+        gaps = structs.replace(
             gaps,
-            evidence=f"the GPU of {inputs.place(idle.rank)} is idle for {seconds(lost)} of a mean step "
+            evidence=f"the GPU of {inputs.place(idle.rank)} is idle for {seconds(idle_seconds)} of a mean step "
             f"({percent(idle.fraction)}), not counting waits for data: the host launches kernels too slowly",
             share=idle.fraction,
-            seconds=lost,
+            seconds=idle_seconds,
             rank=idle.rank,
             host=inputs.hosts.get(idle.rank),
             gain=Gain(idle.fraction, "1 - the GPU's utilization - data / step, if it always had work"),
@@ -52,7 +53,7 @@ def _waiting(inputs: RuleInputs, name: str, phase: str, threshold: str, meaning:
     """A phase in which nothing is computed, on the rank that has most of it."""
     mean_seconds = inputs.mean(phase)
     row = int(mean_seconds.argmax())
-    rank, lost, share = (
+    rank, waiting_seconds, share = (
         inputs.ranks[row],
         float(mean_seconds[row]),
         float(mean_seconds[row]) / inputs.step_seconds,
@@ -60,12 +61,13 @@ def _waiting(inputs: RuleInputs, name: str, phase: str, threshold: str, meaning:
     others = "" if len(mean_seconds) == 1 else f"; the median rank {seconds(float(np.median(mean_seconds)))}"
     return Verdict(
         name=name,
-        evidence=f"{inputs.place(rank)} spends {seconds(lost)} of a mean step ({percent(share)}) {meaning}{others}",
+        evidence=f"{inputs.place(rank)} spends {seconds(waiting_seconds)} of a mean step ({percent(share)}) "
+        f"{meaning}{others}",
         threshold=None,
-        knob=advice,
+        advice=advice,
         threshold_name=threshold,
         share=share,
-        seconds=lost,
+        seconds=waiting_seconds,
         rank=rank,
         host=inputs.hosts.get(rank),
         knobs=find_keys(advice),
@@ -109,7 +111,7 @@ def straggler(inputs: RuleInputs) -> Verdict:
     evidence = _EVIDENCE[slowest.kind](
         inputs, slowest, f"{seconds(slowest.seconds)} ({percent(share)} of a mean step)"
     )
-    knob = _knob(slowest, host)
+    advice = _advice(slowest, host)
     counts = inputs.micro_batches
     if slowest.kind == FIXED and counts and max(counts.values()) == counts.get(slowest.rank):
         least = min(counts.values())
@@ -117,18 +119,18 @@ def straggler(inputs: RuleInputs) -> Verdict:
             evidence += (
                 f"; of its tasks it has {counts[slowest.rank]} micro-batches a step, another rank has {least}"
             )
-            knob = _UNEVEN
+            advice = _UNEVEN
     return Verdict(
         name="straggler",
         evidence=evidence,
         threshold=None,
-        knob=knob,
+        advice=advice,
         threshold_name="straggler",
         share=share,
         seconds=slowest.seconds,
         rank=slowest.rank,
         host=host,
-        knobs=find_keys(knob),
+        knobs=find_keys(advice),
         gain=Gain(share, _GAINS[slowest.kind]),
         kind=slowest.kind,
     )
@@ -174,7 +176,7 @@ _GAINS = {
 }
 
 
-def _knob(slowest: _SlowestRank, host: str | None) -> str:
+def _advice(slowest: _SlowestRank, host: str | None) -> str:
     if slowest.kind == ONE_OFF:
         return (
             "look at what ran on the host in those steps; record them with profile.collectives, and keep "
@@ -184,8 +186,8 @@ def _knob(slowest: _SlowestRank, host: str | None) -> str:
         return "check what else runs on the hosts; a larger batch.micro_batch evens out random delays"
     if slowest.stage is not None:
         return "give that position fewer layers with schedule.stage_layers, or use more stages with schedule.chunks"
-    where = host or "its host"
-    return f"check the clocks of {where} and what else runs there, or leave it out with a smaller parallel.dp"
+    host_text = host or "its host"
+    return f"check the clocks of {host_text} and what else runs there, or leave it out with a smaller parallel.dp"
 
 
 def _slowest(inputs: RuleInputs) -> _SlowestRank:

@@ -63,7 +63,7 @@ def test_ranks_of_a_place_wait_for_each_other_without_a_core() -> None:
     """Two ranks on one core: 2 x 1 s forward, 1 s for the message, 2 x 2 s backward."""
     call = Collective("tp", "all_gather", 2, 8.0, OWN, seconds=1.0)
     made = plan("1f1b", 1, 1, 1)
-    step = Step(made, (EVEN,), width=2, sent=(RankTraffic(actions=((call,), ())),))
+    step = Step(made, (EVEN,), width=2, rank_traffic=(RankTraffic(actions=((call,), ())),))
     played = simulate_shared(step, instant(2), 1)
     assert played.seconds == pytest.approx(7.0)
     assert played.seconds == pytest.approx(simulate_shared(step, instant(2), 1, lambda one: 0.25).seconds)
@@ -73,7 +73,7 @@ def test_messages_beside_computation_take_cores_from_it() -> None:
     """Of two cores, messages of two ranks take one for 4 s: two forwards of 2 s on the other one take all of them."""
     call = Collective("dp", "all_reduce", 2, 8.0, CollectiveGroup(2), seconds=4.0, tag="gradients")
     sent = RankTraffic(before=(call,), after=(Join("gradients"),))
-    step = Step(plan("1f1b", 1, 1, 1), (Costs(2.0, 0.0),), replicas=2, sent=(sent,))
+    step = Step(plan("1f1b", 1, 1, 1), (Costs(2.0, 0.0),), replicas=2, rank_traffic=(sent,))
     assert simulate_shared(step, instant(2), 2).spans(0)[0].end == pytest.approx(2.0)
     shared = simulate_shared(step, instant(2), 2, lambda one: 2.0)
     assert shared.spans(0)[0].end == shared.seconds == pytest.approx(4.0)
@@ -84,7 +84,7 @@ def test_messages_among_a_places_ranks_share_the_link_with_others() -> None:
     gradients = Collective("dp", "all_reduce", 2, 8.0, CollectiveGroup(2), seconds=4.0, tag="gradients")
     inner = Collective("tp", "all_gather", 2, 8.0, OWN, seconds=1.0)
     sent = RankTraffic(before=(gradients,), actions=((inner,), ()), after=(Join("gradients"),))
-    step = Step(plan("1f1b", 1, 1, 1), (Costs(1.0, 0.0),), replicas=2, width=2, sent=(sent,))
+    step = Step(plan("1f1b", 1, 1, 1), (Costs(1.0, 0.0),), replicas=2, width=2, rank_traffic=(sent,))
     played = simulate_shared(step, instant(4), 4)
     assert played.spans(0)[0].end == pytest.approx(3.0)
     assert played.seconds == pytest.approx(5.0)

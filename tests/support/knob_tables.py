@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from engine.config.errors import written
+from engine.config.errors import value_text
 from engine.config.knobs.catalogue import KNOBS, default_of
 from engine.config.knobs.facts import TURNS, KnobFacts
 from engine.config.knobs.suggestions import LONG_SEQUENCE, MANY_WORDS
@@ -29,7 +29,7 @@ def knob_tables() -> Iterator[str]:
             knob.title,
             ", ".join((*knob.changes, *(["numbers"] if knob.alters_numbers else []))),
             knob.trade,
-            f"`{written(default_of(key))}`" if knob.is_lossy else "",
+            f"`{value_text(default_of(key))}`" if knob.is_lossy else "",
             TURNS.get(knob.live, ""),
         )
         for key, knob in named.items()

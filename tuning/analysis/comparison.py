@@ -82,16 +82,16 @@ def compare(first: Sequence[float], second: Sequence[float], seed: int) -> Compa
     )
 
 
-def compare_runs(one: Runs, other: Runs, seed: int) -> Comparison:
+def compare_runs(first_runs: Runs, other_runs: Runs, seed: int) -> Comparison:
     """Two configurations by several runs of each, of different times: how far runs stray is taken from whichever was
     measured more than once. Of one run each see :func:`compare`.
     """
-    strays = spread_of((one, other))
+    strays = spread_of((first_runs, other_runs))
     if not strays.degrees:
-        return compare(one[0], other[0], seed)
-    middles = [float(log_rates(runs).mean()) for runs in (one, other)]
+        return compare(first_runs[0], other_runs[0], seed)
+    middles = [float(log_rates(runs).mean()) for runs in (first_runs, other_runs)]
     reach = student(LEVEL, strays.degrees) * math.sqrt(strays.variance)
-    halves = [reach / math.sqrt(len(runs)) for runs in (one, other)]
+    halves = [reach / math.sqrt(len(runs)) for runs in (first_runs, other_runs)]
     first, second = (interval(*pair) for pair in zip(middles, halves, strict=True))
     ratio = interval(middles[0] - middles[1], math.hypot(*halves))
     return Comparison(first, second, ratio, repeated=True, verdict=verdict(ratio, margin=0.0))

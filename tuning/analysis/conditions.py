@@ -18,7 +18,7 @@ class Rule:
     one that is a share of the larger reading.
     """
 
-    what: str
+    name: str
     threshold: float
     relative: bool
     unit: str
@@ -93,4 +93,4 @@ def _mean(arm: Sequence[Conditions], key: str) -> float | None:
 def _line(rule: Rule, apart: float, means: tuple[float, float], names: tuple[str, str]) -> str:
     size = f"{100 * apart:.0f} %" if rule.relative else f"{rule.scale * apart:.0f} {rule.unit}"
     first, second = (f"{rule.scale * mean:,.0f} {rule.unit}" for mean in means)
-    return f"{rule.what} differed by {size} ({first} in {names[0]}, {second} in {names[1]}): measure again"
+    return f"{rule.name} differed by {size} ({first} in {names[0]}, {second} in {names[1]}): measure again"

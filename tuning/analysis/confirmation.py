@@ -142,14 +142,14 @@ def _drop_violations(
 @dataclass(frozen=True, slots=True)
 class Window:
     """The next one: which trial it measures again, in which round, with how many steps; None: as many as the trial.
-    Those ``left`` of its round, this one included, are to be measured with it: a round that is not over counts for
-    nobody.
+    The ``rest_of_round``, this one included, is to be measured with it: a round that is not over counts
+    for nobody.
     """
 
     trial: Trial
     round: int
     steps: int | None
-    left: tuple[Trial, ...] = ()
+    rest_of_round: tuple[Trial, ...] = ()
 
 
 def next_window(state: StudyState, file: StudyFile) -> Window | None:
@@ -195,9 +195,9 @@ def window_steps(state: StudyState, file: StudyFile, trial: Trial) -> int | None
     if trial.number not in cached:
         config = file.search_space.config(trial.config)
         step = (trial.measures.get("step_seconds") or {}).get("value") or 0.0
-        lost = overhead_seconds(state) / step if step else 0.0
+        overhead_steps = overhead_seconds(state) / step if step else 0.0
         first, every = least_steps(config, 0), round_steps(config)
-        wanted = max(LEAST_STEPS, first + math.ceil(lost))
+        wanted = max(LEAST_STEPS, first + math.ceil(overhead_steps))
         cached[trial.number] = first + every * math.ceil(wanted / every)
     steps: int = cached[trial.number]
     return steps if steps < trial_steps(state, file, trial) else None
@@ -328,8 +328,8 @@ class _ArmHistory:
         """Of one arm before another one, after this round."""
         if (first, second) not in self._leads:
             pairs = zip(self._logs[first], self._logs[second], strict=False)
-            mine, theirs = zip(*pairs, strict=True)
-            self._leads[first, second] = paired_comparison.leads(mine, theirs, self._error)
+            own_values, other_values = zip(*pairs, strict=True)
+            self._leads[first, second] = paired_comparison.leads(own_values, other_values, self._error)
         return self._leads[first, second][place]
 
 
@@ -398,8 +398,8 @@ def _fresh(state: StudyState, trial: Trial) -> list[Trial]:
     host are compared: of several, on the one where the last was begun.
     """
     last, host = _last_search_number(state), _host(_newest(state))
-    again = [again for again in leaderboard.confirmations(state, trial) if again.number > last]
-    return [window for window in again if _host(window) == host]
+    windows = [windows for windows in leaderboard.confirmations(state, trial) if windows.number > last]
+    return [window for window in windows if _host(window) == host]
 
 
 def _newest(state: StudyState) -> Trial | None:
@@ -440,8 +440,8 @@ def _ends(state: StudyState, trial: Trial, spread: float) -> tuple[float, float]
     """Of the logarithm of a trial's value, with how far runs stray and the leader did; None of a single sample."""
     cached = state.cache("interval")
     if trial.number not in cached:
-        several = len(trial.samples) > 1
-        cached[trial.number] = early_stop.interval(trial.samples, LEVEL) if several else None
+        has_several = len(trial.samples) > 1
+        cached[trial.number] = early_stop.interval(trial.samples, LEVEL) if has_several else None
     if cached[trial.number] is None:
         return None
     middle, half = cached[trial.number]

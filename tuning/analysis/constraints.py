@@ -18,7 +18,7 @@ _UNDECIDED = "_undecided"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Which measure a constraint bounds, from which side, and how it is written. ``always``: every run must keep it,
+    """Which measure a constraint bounds, from which side, and how it is written. ``every_run``: every run must keep it,
     however short; otherwise what counts is the mean of the runs.
     """
 
@@ -27,7 +27,7 @@ class Bound:
     factor: float = 1.0
     unit: str = ""
     name: str = ""
-    always: bool = False
+    every_run: bool = False
 
 
 BOUNDS = {
@@ -75,7 +75,7 @@ def check_runs(
     """
     if constraints is None or not constraints.bounds():
         return []
-    mean = {bound.measure: _mean(runs, bound.measure) for bound in BOUNDS.values() if not bound.always}
+    mean = {bound.measure: _mean(runs, bound.measure) for bound in BOUNDS.values() if not bound.every_run}
     checks_of_runs = [constraint_checks(constraints, run | mean) for run in map(dict, runs)]
     return [max(checks, key=_badness) for checks in zip(*checks_of_runs, strict=True)]
 
@@ -102,16 +102,16 @@ def broken_constraints(checks: Sequence[ConstraintCheck]) -> str:
 
 
 def _check(name: str, bound: float, measure: Mapping[str, Any]) -> ConstraintCheck:
-    how, measured = BOUNDS[name], measure.get("value")
-    limit = f"{'at least' if how.least else 'at most'} {_value_text(bound, how)} asked for"
+    metric, measured = BOUNDS[name], measure.get("value")
+    limit = f"{'at least' if metric.least else 'at most'} {_value_text(bound, metric)} asked for"
     if measured is None:
         why = measure.get("reason") or "it was not recorded"
         return ConstraintCheck(
-            name, bound, None, "undecided", None, f"{how.name} was not measured ({why}), {limit}"
+            name, bound, None, "undecided", None, f"{metric.name} was not measured ({why}), {limit}"
         )
-    over = bound - measured if how.least else measured - bound
+    over = bound - measured if metric.least else measured - bound
     violation = over if name == MEMORY_HEADROOM else over / bound
-    words = f"{how.name} {_value_text(measured, how)}, {limit}"
+    words = f"{metric.name} {_value_text(measured, metric)}, {limit}"
     if violation > 0:
         return ConstraintCheck(
             name, bound, measured, "violated", violation, f"{words}: {_violation_text(violation, name)}"
@@ -120,8 +120,8 @@ def _check(name: str, bound: float, measure: Mapping[str, Any]) -> ConstraintChe
 
 
 def _violation_text(violation: float, name: str) -> str:
-    of = "of all memory" if name == MEMORY_HEADROOM else "of the bound"
-    return f"missed by {text(100 * violation)} % {of}"
+    base = "of all memory" if name == MEMORY_HEADROOM else "of the bound"
+    return f"missed by {text(100 * violation)} % {base}"
 
 
 def _violation(check: ConstraintCheck) -> tuple[str, float]:
@@ -134,5 +134,5 @@ def _badness(check: ConstraintCheck) -> tuple[int, float]:
     return ["satisfied", "undecided", "violated"].index(check.state), check.violation or 0.0
 
 
-def _value_text(value: float, how: Bound) -> str:
-    return f"{text(value * how.factor)}{how.unit}"
+def _value_text(value: float, metric: Bound) -> str:
+    return f"{text(value * metric.factor)}{metric.unit}"

@@ -144,8 +144,8 @@ def _correlation_factor(values: Sequence[float] | np.ndarray[tuple[int], np.dtyp
     total = float((away**2).sum())
     if len(away) < 8 or not total:
         return 1.0
-    alike = min(_MOST_ALIKE, max(0.0, float((away[1:] * away[:-1]).sum()) / total))
-    return (1 + alike) / (1 - alike)
+    correlation = min(_MOST_ALIKE, max(0.0, float((away[1:] * away[:-1]).sum()) / total))
+    return (1 + correlation) / (1 - correlation)
 
 
 def _pruning_reason(steps: int, best: float, worst: float, leader: int, unit: str) -> str:
@@ -185,7 +185,7 @@ class Race:
         self._looked = 0.0
         self._answer: EarlyEnd | None = None
 
-    def began(self, run: Path) -> None:
+    def begin(self, run: Path) -> None:
         """The trial's run has this folder."""
         self._records = StepRecords(run / run_folder.RECORDS, self._ranks)
 
@@ -245,7 +245,7 @@ def rules_of(state: StudyState, file: StudyFile) -> Rules | None:
 
 def run_spread(state: StudyState, assumed: float) -> float:
     """How far runs of one configuration stray: as seen in this study, beside what is assumed until it is."""
-    groups = [[trial.samples, *(again.samples for again in leaderboard.repeats(state, trial))]
+    groups = [[trial.samples, *(repeat.samples for repeat in leaderboard.repeats(state, trial))]
               for trial in leaderboard.repeated_trials(state)]  # fmt: skip
     return spread_of(groups).blend(assumed)
 

@@ -52,10 +52,10 @@ def counted_trials(state: StudyState) -> list[Trial]:
     """Trials that used up one of the study's trials: ended, not tried again, not a confirmation."""
     cached = state.cache("counted")
     if None not in cached:
-        again = retried_trials(state)
+        retried = retried_trials(state)
         ended = [trial for trial in state.trials if trial.outcome is not None and trial.confirms is None]
         cached[None] = [
-            trial for trial in ended if trial.number not in again and not wants_retry(state, trial)
+            trial for trial in ended if trial.number not in retried and not wants_retry(state, trial)
         ]
     counted: list[Trial] = cached[None]
     return counted
@@ -84,10 +84,10 @@ def _confirmations(state: StudyState) -> dict[int, list[Trial]]:
     """By the number of the trial that was measured again."""
     cached = state.cache("confirmations")
     if None not in cached:
-        again, measured_again = retried_trials(state), dict[int, list[Trial]]()
+        retried, measured_again = retried_trials(state), dict[int, list[Trial]]()
         for other in state.trials:
             ended = other.confirms is not None and other.outcome is not None and not other.checks_loss
-            if ended and other.number not in again and not wants_retry(state, other):
+            if ended and other.number not in retried and not wants_retry(state, other):
                 measured_again.setdefault(other.confirms or 0, []).append(other)
         cached[None] = measured_again
     confirmations: dict[int, list[Trial]] = cached[None]
@@ -96,7 +96,7 @@ def _confirmations(state: StudyState) -> dict[int, list[Trial]]:
 
 def repeats(state: StudyState, trial: Trial) -> list[Trial]:
     """The re-measurements of a trial that have a value."""
-    return [again for again in confirmations(state, trial) if again.value is not None]
+    return [repeat for repeat in confirmations(state, trial) if repeat.value is not None]
 
 
 def repeated_trials(state: StudyState) -> list[Trial]:
@@ -118,9 +118,9 @@ def visited_keys(state: StudyState, points: Points) -> set[str]:
 
 
 def _inherited_keys(state: StudyState, points: Points) -> set[str]:
-    again = {point_key(point) for earlier in state.inherited for point in earlier.first}
+    first_keys = {point_key(point) for earlier in state.inherited for point in earlier.first}
     same = [trial for earlier in state.inherited if earlier.same for trial in earlier.trials]
-    return {key for trial in same for key in keys(trial, points)} - again
+    return {key for trial in same for key in keys(trial, points)} - first_keys
 
 
 def keys(trial: Trial, points: Points) -> frozenset[str]:
@@ -174,11 +174,11 @@ def make_leaderboard(state: StudyState, file: StudyFile) -> Leaderboard:
 def _make_leaderboard(state: StudyState, file: StudyFile) -> Leaderboard:
     measured = sorted(measured_trials(state), key=lambda trial: (-(trial.value or 0.0), trial.number))
     baseline = next((trial for trial in measured if is_baseline(state, trial)), None)
-    beside = baseline is not None and live_comparison.ranks(file)
-    if beside:
+    ranks_live = baseline is not None and live_comparison.ranks(file)
+    if ranks_live:
         measured.sort(key=lambda trial: (-rank(state, trial, baseline, file), trial.number))
     ranked = [trial for trial in measured if _may_win(state, trial, baseline, file)]
-    if beside:  # their intervals are of a step's time
+    if ranks_live:  # their intervals are of a step's time
         ranked = _gentlest_first(state, ranked, baseline, file)
     return Leaderboard(
         baseline=baseline,
@@ -218,10 +218,10 @@ def _at_most(state: StudyState, trial: Trial, baseline: Trial | None, file: Stud
 
 def loses_less(trial: Trial, other: Trial, file: StudyFile) -> bool:
     """Whether it is exact beside a lossy one, or loses less by the same methods."""
-    mine, theirs = (file.search_space.base_values | trial.config for trial in (trial, other))
-    if not is_lossy(theirs) or not is_lossy(mine):
-        return is_lossy(theirs)
-    return loses_as_much(theirs, mine) and not loses_alike(theirs, mine)
+    own_config, other_config = (file.search_space.base_values | trial.config for trial in (trial, other))
+    if not is_lossy(other_config) or not is_lossy(own_config):
+        return is_lossy(other_config)
+    return loses_as_much(other_config, own_config) and not loses_alike(other_config, own_config)
 
 
 def rank(state: StudyState, trial: Trial, baseline: Trial | None, file: StudyFile) -> float:
@@ -248,9 +248,9 @@ def _tells_loss(trial: Trial) -> bool:
 def _last_loss(state: StudyState, trial: Trial, file: StudyFile) -> Trial:
     """The trial, or who measured later what loses as much: after more steps of the run more is known."""
     space = file.search_space
-    mine = space.base_values | trial.config
+    config = space.base_values | trial.config
     later = [check for check in loss_checks(state) if check.number >= trial.number]
-    same = [candidate for candidate in later if loses_alike(space.base_values | candidate.config, mine)]
+    same = [candidate for candidate in later if loses_alike(space.base_values | candidate.config, config)]
     return same[-1] if same else trial
 
 
@@ -320,7 +320,7 @@ def limits(state: StudyState, trial: Trial, file: StudyFile) -> list[ConstraintC
     """The study's constraints beside a trial and its re-measurements."""
     cached = state.cache("limits", file.constraints)
     if trial.number not in cached:
-        runs = [trial, *(again for again in confirmations(state, trial) if again.value is not None)]
+        runs = [trial, *(repeat for repeat in confirmations(state, trial) if repeat.value is not None)]
         cached[trial.number] = check_runs(file.constraints, [run.measures for run in runs])
     checks: list[ConstraintCheck] = cached[trial.number]
     return checks
@@ -348,8 +348,8 @@ def _may_win(state: StudyState, trial: Trial, baseline: Trial | None, file: Stud
 
 
 def _feasible(trial: Trial) -> bool:
-    about = (name for name, value in trial.constraints.items() if value > 0)
-    return all(name.startswith(LOSS_GUARD) or is_about(name) for name in about)
+    broken = (name for name, value in trial.constraints.items() if value > 0)
+    return all(name.startswith(LOSS_GUARD) or is_about(name) for name in broken)
 
 
 def pareto_front(trials: Sequence[Trial], aims: Sequence[Aim]) -> list[Trial]:
@@ -373,7 +373,10 @@ def _measured_aims(trial: Trial, aims: Sequence[Aim]) -> tuple[float, ...] | Non
 
 def _dominates(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
     """Whether a point is nowhere worse than another one, and somewhere better."""
-    return all(mine >= theirs for mine, theirs in zip(first, second, strict=True)) and first != second
+    return (
+        all(own_value >= other_value for own_value, other_value in zip(first, second, strict=True))
+        and first != second
+    )
 
 
 def pareto_note(aims: Sequence[Aim]) -> str:

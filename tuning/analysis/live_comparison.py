@@ -40,11 +40,11 @@ def ratio_to_baseline(
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Windows in turns, from the one that they ``began`` with: by the logarithm ``middle`` a trial is ahead of it,
-    within ``half``.
+    """Windows in turns, from that of the ``first_trial`` on: by the logarithm ``middle`` a trial is ahead of
+    it, within ``half``.
     """
 
-    began: Trial
+    first_trial: Trial
     middle: float
     half: float
 
@@ -55,10 +55,10 @@ class Chain:
 
     def ratio_to(self, baseline: Trial) -> float:
         """The rate over the baseline's: a first window of others counts at the level that the leader had around it."""
-        if self.began.config == baseline.config:
+        if self.first_trial.config == baseline.config:
             return math.exp(self.middle)
-        level = self.began.leader_level or 1.0
-        return math.exp(self.middle) * level * (self.began.value or 0.0) / (baseline.value or 1.0)
+        level = self.first_trial.leader_level or 1.0
+        return math.exp(self.middle) * level * (self.first_trial.value or 0.0) / (baseline.value or 1.0)
 
 
 def chain(state: StudyState, trial: Trial, baseline: Trial) -> Chain:

@@ -161,7 +161,7 @@ def _scale(summary: RunSummary, aim: Aim) -> float | None:
     if not summary.tokens_per_second or summary.tokens_per_step is None:
         return None
     if aim.name == "step_seconds":
-        return aim.objective.kept / summary.tokens_per_step
+        return aim.objective.numerator / summary.tokens_per_step
     if aim.name == "mfu":
         return None if summary.mfu is None else summary.mfu / summary.tokens_per_second
     if aim.name == "money_per_billion_tokens":

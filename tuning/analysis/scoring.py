@@ -165,8 +165,10 @@ def constraints(outcome: RunOutcome, repeated: bool, judged: GuardResult | None)
 
     A failure that may be bad luck counts only when it came again on clean ranks.
     """
-    about = outcome.ending in ABOUT_CONFIGURATION or (outcome.ending in RETRY_ONCE and repeated)
-    if about and not outcome.killed_from_outside:
+    is_about_configuration = outcome.ending in ABOUT_CONFIGURATION or (
+        outcome.ending in RETRY_ONCE and repeated
+    )
+    if is_about_configuration and not outcome.killed_from_outside:
         return {outcome.ending.value: 1.0}
     if judged is None or not outcome.good:
         return {}

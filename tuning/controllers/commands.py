@@ -110,8 +110,12 @@ def budget(arguments: Arguments, state: StudyState, file: StudyFile) -> Reply:
         changes |= _budget_key(name, value, file, changes)
     after = change_file(file, changes)
     check_price(after.price, after.budget, (), None)
-    done = len(leaderboard.counted_trials(state))
-    ends = f"; {done} are done, so the search ends" if done >= leaderboard.trials_wanted(state, after) else ""
+    trial_count = len(leaderboard.counted_trials(state))
+    ends = (
+        f"; {trial_count} are done, so the search ends"
+        if trial_count >= leaderboard.trials_wanted(state, after)
+        else ""
+    )
     words = ", ".join(f"{name}={value}" for name, value in arguments.items())
     return f"the budget is {words} from here on{ends}", {"changes": {"turned": changes}}
 
@@ -287,8 +291,8 @@ class Control:
 
     def _steer(self, command: Command, state: StudyState) -> tuple[str, dict[str, Any]]:
         if state.successor is not None:
-            when = " when the trials that run have ended" if state.under_way else ""
-            remedy = f"goes on as {state.successor['name']}{when}; ask that one then"
+            condition = " when the trials that run have ended" if state.under_way else ""
+            remedy = f"goes on as {state.successor['name']}{condition}; ask that one then"
             raise InputError("study", self._given.name, remedy)
         reason, changes = STEERING[command.command](command.arguments, state, self._file)
         successor = changes["changes"].get("successor")

@@ -13,11 +13,11 @@ from tuning.storage.state import StudyState, Trial
 HeldElsewhere = Callable[[dict[str, Any] | None], bool]
 
 
-def step_or_wait(step: Step, state: StudyState, elsewhere: HeldElsewhere) -> Step:
+def step_or_wait(step: Step, state: StudyState, held_elsewhere: HeldElsewhere) -> Step:
     """The step itself, or that it has to wait. The baseline is measured once and alone, for all else is judged by it;
     a confirmation by one controller while nothing else of the study runs, or its runs could not be compared.
     """
-    why = _reason(step, state, elsewhere)
+    why = _reason(step, state, held_elsewhere)
     return Step("wait", why=why) if why else step
 
 
@@ -29,7 +29,7 @@ def phase(state: StudyState) -> str:
     return "baseline" if first else "search"
 
 
-def _reason(step: Step, state: StudyState, elsewhere: HeldElsewhere) -> str:
+def _reason(step: Step, state: StudyState, held_elsewhere: HeldElsewhere) -> str:
     for trial in state.under_way:
         if trial.confirms is not None:
             return f"trial {trial.number} measures trial {trial.confirms} again, alone"
@@ -39,7 +39,7 @@ def _reason(step: Step, state: StudyState, elsewhere: HeldElsewhere) -> str:
         return ""
     if state.under_way:
         return f"{_trials(state.under_way)} must end before the best are measured again"
-    if step.phase == "confirm" and elsewhere(_confirmer(state)):
+    if step.phase == "confirm" and held_elsewhere(_confirmer(state)):
         return "another controller measures the best again, alone"
     return ""
 

@@ -108,8 +108,8 @@ def check_same(recorded: dict[str, Any] | None, file: StudyFile, with_space: boo
         text = ", ".join(
             f"{key} ({_words(before.get(key))} before, now {_words(now.get(key))})" for key in different[:2]
         )
-        more = f" and {len(different) - 2} more" if len(different) > 2 else ""
-        remedy = f"a study with this name asks another question: {text}{more}; choose another name"
+        more_text = f" and {len(different) - 2} more" if len(different) > 2 else ""
+        remedy = f"a study with this name asks another question: {text}{more_text}; choose another name"
         raise InputError("name", file.name, remedy)
 
 
@@ -126,7 +126,7 @@ def begin_journal(opened: Journal, folder: Path, file: StudyFile) -> None:
 
 def lease() -> ownership.Owner:
     """This process, as a trial's lease names it."""
-    return ownership.me()
+    return ownership.this_process()
 
 
 def _write_text(path: Path, text: str) -> None:
@@ -293,7 +293,7 @@ def _keep_study(
 ) -> StudyStorage:
     try:
         with journal.turn():
-            file = _file_of_others(journal, file) if members.others() else file
+            file = _file_of_others(journal, file) if members.other_members() else file
             begin_journal(journal, folder, file)
             warm_start.inherit(folder, file, journal)
             answered = len(journal.state.answers) if heard is None else heard

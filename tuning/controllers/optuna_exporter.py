@@ -30,8 +30,8 @@ class OptunaExporter:
         status_writer: StatusWriter,
         control: Control,
     ) -> None:
-        several = storage.file.aims if storage.file.objectives else ()
-        self._mirror = Mirror(folder, encoding, several, storage.place)
+        aims = storage.file.aims if storage.file.objectives else ()
+        self._mirror = Mirror(folder, encoding, aims, storage.place)
         self._journal, self._members = storage.journal, storage.members
         self._status_writer, self._control = status_writer, control
 
@@ -69,7 +69,7 @@ class OptunaExporter:
         """Where nobody watches, a controller that goes on cares for it."""
         if interruption.seen or self._control.stopping:
             return True
-        return not self._status_writer.is_watched and bool(self._members.others())
+        return not self._status_writer.is_watched and bool(self._members.other_members())
 
     def _lot(self) -> str:
         self._status_writer.heartbeat(self._journal.state)

@@ -20,7 +20,7 @@ from tuning.sensitivity.importance import importance
 from tuning.sensitivity.outcomes import Importance
 from tuning.spec.study_file import StudyFile
 from tuning.storage import controllers, study_folder
-from tuning.storage.controllers import HELD, StudyControllers, StudyStatus, same, words
+from tuning.storage.controllers import HELD, StudyControllers, StudyStatus, is_same_member, words
 from tuning.storage.state import StudyState, Trial
 
 HEARTBEAT_SECONDS = 5.0
@@ -37,7 +37,7 @@ LONG_RESULT = 1_000
 @dataclass(frozen=True, slots=True)
 class Update:
     """News: a trial began (no outcome yet) or ended, or the study changed its state or has something to say.
-    ``elsewhere`` names the controller of a trial that is not ours; ``running`` are all that run now, ``best`` is the
+    ``controller`` names the controller of a trial that is not ours; ``running`` are all that run now, ``best`` is the
     best of the search so far.
     """
 
@@ -47,7 +47,7 @@ class Update:
     trials_total: int
     trial: Trial | None = None
     note: str = ""
-    elsewhere: str = ""
+    controller: str = ""
     running: tuple[Trial, ...] = ()
     best: Trial | None = None
 
@@ -75,17 +75,17 @@ class StatusWriter:
         self.lag = ""
 
     def show(
-        self, study: StudyState, trial: Trial | None = None, note: str = "", elsewhere: str = ""
+        self, study: StudyState, trial: Trial | None = None, note: str = "", controller: str = ""
     ) -> None:
         """Write the status and tell the display."""
         self._write_status(study)
         if trial is not None and trial.outcome is not None:
             self._announced.add(trial.number)
         if self._on_update is not None:
-            done = len(leaderboard.counted_trials(study))
-            counts = self.state, self.phase, done, leaderboard.trials_wanted(study, self.file)
+            trial_count = len(leaderboard.counted_trials(study))
+            counts = self.state, self.phase, trial_count, leaderboard.trials_wanted(study, self.file)
             best = leaderboard.make_leaderboard(study, self.file).best
-            self._on_update(Update(*counts, trial, note, elsewhere, study.under_way, best))
+            self._on_update(Update(*counts, trial, note, controller, study.under_way, best))
 
     def show_others(self, study: StudyState) -> None:
         """Tell the display of trials that ended at other controllers."""
@@ -94,7 +94,7 @@ class StatusWriter:
         self._shown = study.version
         for trial in study.trials:
             if trial.outcome is not None and trial.number not in self._announced:
-                self.show(study, trial, elsewhere="" if self._is_ours(trial) else words(trial.lease or {}))
+                self.show(study, trial, controller="" if self._is_ours(trial) else words(trial.lease or {}))
                 self.refresh_result(study)
 
     def skip_ended_trials(self, study: StudyState) -> None:
@@ -108,7 +108,7 @@ class StatusWriter:
 
     def heartbeat(self, study: StudyState) -> None:
         """Show now and then that the owner lives, tell of other controllers, and write a result that waits."""
-        self._members.beat()
+        self._members.heartbeat()
         self.show_others(study)
         if time.monotonic() - self._written > HEARTBEAT_SECONDS:
             self._write_status(study)
@@ -165,7 +165,7 @@ class StatusWriter:
         write(self._folder / run_folder.STATUS, status.as_dict())
 
     def _is_ours(self, trial: Trial) -> bool:
-        return trial.lease is not None and same(trial.lease, self._members.me)
+        return trial.lease is not None and is_same_member(trial.lease, self._members.me)
 
     def _current_run(self, study: StudyState) -> str | None:
         """Our own one, else the newest of the others."""

@@ -101,21 +101,21 @@ def lines(folder: Path, file: StudyFile, state: StudyState) -> list[Line]:
     before, _ = journal.read(folder / study_folder.JOURNAL)
     base, keys = file.search_space.base_values, [knob.key for knob in file.knobs]
     known_keys = set((state.file or {}).get("space") or {})
-    fresh = {key: base[key] for key in keys if key not in known_keys}
+    added_values = {key: base[key] for key in keys if key not in known_keys}
     now = time.time()
     first = {"at_unix": now, "kind": "continues", "studies": [*state.continues, folder.name]}
     # Values that are new may be worth a trial though no other one was.
     retained = [line for line in before if line["kind"] != "continues" and "enough" not in line]
-    return [first, *(_taken_over(line, fresh, file) for line in retained)]
+    return [first, *(_taken_over(line, added_values, file) for line in retained)]
 
 
-def _taken_over(line: Line, fresh: dict[str, Any], file: StudyFile) -> Line:
+def _taken_over(line: Line, added_values: dict[str, Any], file: StudyFile) -> Line:
     """A line of the study before: points name the knobs that are new, and nobody succeeds himself."""
     if line["kind"] == "study":
         wider = {key: value for key, value in file.resolve().items() if key in ("name", "space")}
         return line | {"file": line["file"] | wider, "fingerprint": file.fingerprint()}
     if line["kind"] == "proposal":
-        return line | {"config": fresh | line["config"]}
+        return line | {"config": added_values | line["config"]}
     changes = line.get("changes") or {}
     if "successor" in changes:
         remaining = {key: value for key, value in changes.items() if key != "successor"}

@@ -27,7 +27,7 @@ class Slice:
     def take(self) -> None:
         """Keep this process, and all that it starts from now on, to it."""
         if self.gpus:
-            for name, value in selection.only(self.gpus).items():
+            for name, value in selection.visibility_variables(self.gpus).items():
                 if value is None:
                     os.environ.pop(name, None)
                 else:
@@ -38,9 +38,9 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class HostDevices:
-    """What this host can deal: ``what`` is GPUs (by the driver's numbers, None for a part of one) or cores."""
+    """What this host can deal: ``noun`` is GPUs (by the driver's numbers, None for a part of one) or cores."""
 
-    what: str
+    noun: str
     devices: tuple[int | None, ...]
 
     def most(self, ranks: int) -> int:
@@ -83,7 +83,7 @@ def slices(controllers: int, ranks: int, config: RunConfig, simulated: bool = Fa
     """
     if simulated:
         raise InputError(FIELD, controllers, "a simulated trial takes milliseconds; leave it out")
-    if config.lab.wanted:
+    if config.lab.is_wanted:
         remedy = "trials in a lab would share the processors that its links are shaped by; leave it out"
         raise InputError(FIELD, controllers, remedy)
     if not _can_deal_cores():
@@ -93,16 +93,16 @@ def slices(controllers: int, ranks: int, config: RunConfig, simulated: bool = Fa
     if len(whole) < len(devices.devices):
         raise InputError(FIELD, controllers, "parts of GPUs (MIG) cannot be dealt; leave it out")
     if controllers * ranks > len(whole):
-        offered, most = f"{len(whole)} {devices.what}", devices.most(ranks)
+        offered, most = f"{len(whole)} {devices.noun}", devices.most(ranks)
         remedy = f"times {several(ranks, 'ranks')} is more than this host's {offered}; at most {most}"
         raise InputError(FIELD, controllers, remedy)
-    if devices.what == "GPUs":
+    if devices.noun == "GPUs":
         return [Slice(gpus=part) for part in _parts(whole, ranks, controllers)]
     return [Slice(part) for part in _parts(whole, len(whole) // controllers, controllers)]
 
 
 def _parts(whole: Sequence[int], size: int, count: int) -> list[tuple[int, ...]]:
-    return [tuple(whole[at : at + size]) for at in range(0, count * size, size)]
+    return [tuple(whole[start : start + size]) for start in range(0, count * size, size)]
 
 
 def _can_deal_cores() -> bool:

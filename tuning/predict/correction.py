@@ -132,15 +132,15 @@ def _key(config: RunConfig) -> tuple[Any, ...]:
 
 
 def _why_elsewhere(run: FinishedRun, config: RunConfig, machine: Mapping[str, Any]) -> str | None:
-    theirs = run.fingerprint
-    if theirs is None:
+    fingerprint = run.fingerprint
+    if fingerprint is None:
         return "does not tell its machine"
     names = [name for name in machine if name not in _NOT_COMPARED]
-    other = [name.replace("_", " ") for name in names if theirs.get(name) != machine[name]]
+    other = [name.replace("_", " ") for name in names if fingerprint.get(name) != machine[name]]
     if other:
         return f"ran on another machine, or one set up otherwise ({', '.join(other)})"
-    if theirs.get("network") is not None and not config.lab.wanted:
-        return f"ran over {theirs['network']}"
+    if fingerprint.get("network") is not None and not config.lab.is_wanted:
+        return f"ran over {fingerprint['network']}"
     return None
 
 
@@ -225,10 +225,10 @@ def _with_sharing_up_to(target: Target, groups: Groups) -> Target:
     return replace(target, sharing=replace(target.sharing, most=max(target.sharing.most, most)))
 
 
-def _fit_target(target: Target, of: TrialMeasurements) -> Target:
+def _fit_target(target: Target, measurements: TrialMeasurements) -> Target:
     experience = target.experience
     assert experience is not None
-    calibrated = calibrate.calibrate(of, target.calibrated.constants, MEASURED_LIMITS)
+    calibrated = calibrate.calibrate(measurements, target.calibrated.constants, MEASURED_LIMITS)
     error = Errors(math.expm1(calibrated.low), math.expm1(calibrated.high))
     note = (
         f"constants fitted to {experience.runs:,} of your finished runs ({experience.layouts:,} layouts); layouts "
@@ -278,11 +278,11 @@ def _flatten(groups: Groups) -> list[Run]:
 
 
 def _too_few(experience: Experience) -> str:
-    more = (
+    additional = (
         max(LEAST_CONFIGURATIONS - experience.configurations, 0),
         max(LEAST_LAYOUTS - experience.layouts, 0),
     )
-    kinds = zip(more, ("configurations", "layouts"), strict=True)
+    kinds = zip(additional, ("configurations", "layouts"), strict=True)
     missing = " and ".join(several(count, f"more {name}") for count, name in kinds if count)
     runs_seen = (
         f"{several(experience.configurations, 'configurations')} in {several(experience.layouts, 'layouts')}"
@@ -304,8 +304,8 @@ def _of_left_out(experience: Experience, contradictions: Sequence[Contradiction]
         yield f"{unnamed} more {pairs}; none of these runs counts"
     if reasons:
         text = "; ".join(f"{count:,}: {reason}" for reason, count in reasons.most_common(_TOLD))
-        more = f"; {several(len(reasons) - _TOLD, 'more reasons')}" if len(reasons) > _TOLD else ""
-        yield f"{sum(reasons.values()):,} other finished runs do not count ({text}{more})"
+        more_text = f"; {several(len(reasons) - _TOLD, 'more reasons')}" if len(reasons) > _TOLD else ""
+        yield f"{sum(reasons.values()):,} other finished runs do not count ({text}{more_text})"
 
 
 def _percent(fraction: float) -> str:

@@ -106,8 +106,8 @@ def _schedules(config: RunConfig) -> Iterator[dict[str, Any]]:
     if pp == 1:
         return
     most = min(_MOST_CHUNKS, resolve(config.model).layers // pp)
-    several = [chunks for chunks in {2 * now, now // 2} - {0, 1} if chunks <= most]
-    for chunks in ([1] if now > 1 else []) + several:
+    candidates = [chunks for chunks in {2 * now, now // 2} - {0, 1} if chunks <= most]
+    for chunks in ([1] if now > 1 else []) + candidates:
         for kind in compared(chunks):
             yield {"schedule.kind": kind, "schedule.chunks": chunks, "schedule.stage_layers": None}
     if config.schedule.kind in compared(now):
@@ -139,9 +139,9 @@ def columns(cases: Cases, target: Target, precision: str) -> Columns:
     return Columns(seconds, low / factor, high * factor, parts)
 
 
-def room_of(counted: Array, target: Target, beside: OutsideAllocator) -> MemoryPrediction:
+def room_of(counted: Array, target: Target, outside: OutsideAllocator) -> MemoryPrediction:
     """Bytes with an allowance and what is outside the allocator, and whether the target's devices have them."""
-    return headroom.predict_memory(counted, target.memory_bytes, target.allowance, beside)
+    return headroom.predict_memory(counted, target.memory_bytes, target.allowance, outside)
 
 
 def forecast(config: RunConfig, target: Target) -> Forecast:
@@ -182,12 +182,12 @@ def _forecast_batch(configs: Sequence[RunConfig], target: Target, precision: str
     cases = cases_of(configs, target.devices_per_node)
     outputs = columns(cases, target, precision)
     footprints = [footprint.largest(config) for config in configs]
-    beside = [headroom.rank_overhead(config, target.on_cpu) for config in configs]
+    overheads = [headroom.rank_overhead(config, target.on_cpu) for config in configs]
     counted = np.array([largest.total_bytes for largest in footprints], np.float64)
-    needs = room_of(counted, target, headroom.overhead_columns(beside))
+    needs = room_of(counted, target, headroom.overhead_columns(overheads))
     peak = float(target.machine(precision).device.peak)
     return [
-        _answer(config, target, _Row(row, cases, outputs, needs, peak), footprints[row], beside[row])
+        _answer(config, target, _Row(row, cases, outputs, needs, peak), footprints[row], overheads[row])
         for row, config in enumerate(configs)
     ]
 
@@ -203,7 +203,7 @@ class _Row(NamedTuple):
 
 
 def _answer(
-    config: RunConfig, target: Target, row: _Row, held_footprint: Footprint, beside: DeviceOverhead
+    config: RunConfig, target: Target, row: _Row, held_footprint: Footprint, outside: DeviceOverhead
 ) -> Forecast:
     number, outputs, needs = row.number, row.outputs, row.needs
     seconds = Range(*(float(column[number]) for column in outputs[:3]))
@@ -220,7 +220,7 @@ def _answer(
         mfu=model_flops_per_step(work) / (ranks * row.peak * seconds.median),
         peak_flops=row.peak,
         footprint=held_footprint,
-        outside=beside,
+        outside=outside,
         notes=tuple(_notes(config, target, row)),
     )
 
@@ -239,7 +239,7 @@ def _notes(config: RunConfig, target: Target, row: _Row) -> list[str]:
         *([unseen] if beyond else []),
         *forecast_document.notes(config, target.in_lab),
         *target.notes,
-        target.allowance.said,
+        target.allowance.description,
         *([] if target.on_cpu else [headroom.OUTSIDE_SAID]),
     ]
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from engine.config import environment
-from engine.config.errors import written
+from engine.config.errors import value_text
 from engine.config.formulas.learning import OPTIMIZERS
 from engine.config.knobs.catalogue import KNOBS, default_of
 from engine.config.layout import layout_of
@@ -180,12 +180,12 @@ def notes(config: RunConfig, lab_known: bool = False) -> list[str]:
     for key, knob in KNOBS.items():
         if knob.not_predicted:
             value = config.value_of(key)
-            named = key if isinstance(value, list) else f"{key}={written(value)}"
+            named = key if isinstance(value, list) else f"{key}={value_text(value)}"
             remarks[f"{named}: {knob.not_predicted}"] = value != default_of(key)
-    variables = ", ".join(environment.settings_given(config.environment))
+    variables = ", ".join(environment.requested_settings(config.environment))
     remarks[f"environment: what {variables} changes is not modelled"] = bool(variables)
     remarks |= _by_value(config)
-    remarks[LAB_LEFT_OUT] = config.lab.wanted and not lab_known
+    remarks[LAB_LEFT_OUT] = config.lab.is_wanted and not lab_known
     return [line for line, applies in remarks.items() if applies]
 
 

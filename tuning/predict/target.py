@@ -177,8 +177,8 @@ class Target:
         experience = self.experience
         if experience is None or experience.error is None or self.links_name in ("", *experience.links):
             return self
-        where = "the lab's links" if self.in_lab else "this host's own links"
-        note = f"no finished run was on {where}: what they reach is believed, give or take {math.exp(_UNSEEN):.1f}"
+        links_text = "the lab's links" if self.in_lab else "this host's own links"
+        note = f"no finished run was on {links_text}: what they reach is believed, give or take {math.exp(_UNSEEN):.1f}"
         return replace(self, unsure=self.unsure + _UNSEEN, notes=(*self.notes, note))
 
     def machine(self, precision: str) -> Machine:

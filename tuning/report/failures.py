@@ -32,7 +32,7 @@ def advice(outcome: str, failed: Sequence[Values]) -> list[str]:
 
 def _outcome_words(outcome: str) -> str:
     ending = ending_of(outcome)
-    return ending.facts.counted if ending else outcome
+    return ending.facts.count_phrase if ending else outcome
 
 
 def _memory_tips(failed: Sequence[Values]) -> list[str]:

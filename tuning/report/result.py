@@ -316,8 +316,8 @@ def _in_turns(state: StudyState, best: Trial, baseline: Trial, file: StudyFile) 
     with it.
     """
     links = live_comparison.chain(state, best, baseline)
-    compared = compare(links.began.samples, baseline.samples, file.seed)
-    if links.began.config == baseline.config:
+    compared = compare(links.first_trial.samples, baseline.samples, file.seed)
+    if links.first_trial.config == baseline.config:
         verdict = paired_comparison.verdict(links.interval, file.equal_within)
         return replace(
             compared,
@@ -330,7 +330,7 @@ def _in_turns(state: StudyState, best: Trial, baseline: Trial, file: StudyFile) 
     low, high = compared.ratio.low, compared.ratio.high
     alone = math.inf if low is None or high is None else math.log(high / low) / 2
     ratio = paired_comparison.interval(math.log(links.ratio_to(baseline)), math.hypot(alone, links.half))
-    moved = links.began is not best or links.began.leader_level is not None
+    moved = links.first_trial is not best or links.first_trial.leader_level is not None
     sure = None if moved else compared.probability
     return replace(compared, ratio=ratio, verdict=paired_comparison.verdict(ratio, 0.0), probability=sure)
 

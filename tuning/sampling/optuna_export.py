@@ -45,11 +45,11 @@ class Mirror:
         self,
         folder: Path,
         encoding: Encoding,
-        several: Sequence[Aim] = (),
+        aims: Sequence[Aim] = (),
         place: OptunaStorage | None = None,
         lot: int | None = None,
     ) -> None:
-        self._name, self._encoding, self._several = folder.name, encoding, several
+        self._name, self._encoding, self._several = folder.name, encoding, aims
         self._place, self._lot = place or SqliteFile(folder), lot or LOT
         self.name = self._place.name
         self._storage: RDBStorage | None = None
@@ -107,8 +107,8 @@ class Mirror:
             self.close()
             aside = self._place.set_aside()
             self._catch_up(state)
-            done = "is being rebuilt" if self.missing else "was rebuilt"
-            return f"{self._place.name} {done} from the journal ({reason}); {aside}"
+            progress = "is being rebuilt" if self.missing else "was rebuilt"
+            return f"{self._place.name} {progress} from the journal ({reason}); {aside}"
         except Exception as second:  # read-only or full: the journal decides whether the study can go on
             self.close()
             return f"{self._place.name} cannot be kept ({_short(second)}); the study goes on without it"

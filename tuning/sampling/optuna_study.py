@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from tuning.sampling.samplers import make
 from tuning.space.encoding import Encoding, Parameter
 from tuning.space.points import Point, point_key
-from tuning.space.space import Space, everything
+from tuning.space.space import Space, any_point
 from tuning.spec.objectives import Aim
 from tuning.storage.state import Trial
 
@@ -38,7 +38,7 @@ REDRAW_SECONDS = 0.4
 @dataclass(frozen=True, slots=True)
 class Draw:
     """A point to measure, as the sampler names it, and how many illegal ones were drawn before it; whose it is, why it
-    was taken, and the group of knobs that is ``turned`` in this phase.
+    was taken, and the ``group`` of knobs that is turned in this phase.
     """
 
     point: Point
@@ -46,7 +46,7 @@ class Draw:
     skipped_illegal: int
     source: str = "sampler"
     why: str = ""
-    turned: str = ""
+    group: str = ""
 
 
 class OptunaStudy:
@@ -59,24 +59,24 @@ class OptunaStudy:
         startup_trials: int,
         trials: int = 60,
         name: str = "tpe",
-        several: Sequence[Aim] = (),
+        aims: Sequence[Aim] = (),
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._encoding, self._several = encoding, several
+        self._encoding, self._several = encoding, aims
         self._random = Random(seed)
         self._sampler = LegalSampler(encoding, seed, make(name, seed, startup_trials, trials))
-        self._study = optuna.create_study(sampler=self._sampler, directions=directions(several))
+        self._study = optuna.create_study(sampler=self._sampler, directions=directions(aims))
         self._asked: optuna.trial.Trial | None = None
         self._elsewhere: dict[int, int] = {}
 
-    def turn_to(self, name: str, seed: int, startup_trials: int, trials: int) -> None:
+    def replace_sampler(self, name: str, seed: int, startup_trials: int, trials: int) -> None:
         """Let another sampler propose from here on; it sees what all others were told."""
         self._sampler.inner = make(name, seed, startup_trials, trials)
 
     def ask(
         self,
         visited: Collection[str],
-        wanted: Callable[[Point], bool] = everything,
+        wanted: Callable[[Point], bool] = any_point,
         within: Space | None = None,
     ) -> Draw | None:
         """A legal point that was not visited; None when the space, or the part ``within`` it, is exhausted. What is
@@ -85,7 +85,7 @@ class OptunaStudy:
         space = within or self._encoding.space
         fallback = space.random_point(self._random, visited, wanted)
         if fallback is None:
-            wanted, fallback = everything, space.random_point(self._random, visited)
+            wanted, fallback = any_point, space.random_point(self._random, visited)
         if fallback is None:
             return None
         if within is not None:
@@ -232,23 +232,21 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
     return FloatDistribution(parameter.low, parameter.high, log=parameter.log)
 
 
-def directions(several: Sequence[Aim]) -> list[StudyDirection]:
+def directions(aims: Sequence[Aim]) -> list[StudyDirection]:
     """One value is kept so that larger is better; several are told in the units of their names."""
     down, up = StudyDirection.MINIMIZE, StudyDirection.MAXIMIZE
-    return [down if aim.objective.lower else up for aim in several] or [up]
+    return [down if aim.objective.lower else up for aim in aims] or [up]
 
 
-def _values(trial: Trial, several: Sequence[Aim]) -> list[float] | None:
+def _values(trial: Trial, aims: Sequence[Aim]) -> list[float] | None:
     optional_values = (
-        [trial.value]
-        if not several
-        else [(trial.measures.get(aim.name) or {}).get("value") for aim in several]
+        [trial.value] if not aims else [(trial.measures.get(aim.name) or {}).get("value") for aim in aims]
     )
     values = [value for value in optional_values if value is not None]
     return values if trial.value is not None and len(values) == len(optional_values) else None
 
 
-def to_frozen_trial(trial: Trial, encoding: Encoding, several: Sequence[Aim] = ()) -> FrozenTrial | None:
+def to_frozen_trial(trial: Trial, encoding: Encoding, aims: Sequence[Aim] = ()) -> FrozenTrial | None:
     """A journaled trial as Optuna keeps it; None for one that it has no business with.
 
     A failure about the configuration is a pruned trial with a broken constraint: TPE ranks it last, without a
@@ -258,7 +256,7 @@ def to_frozen_trial(trial: Trial, encoding: Encoding, several: Sequence[Aim] = (
     if trial.outcome is None or trial.confirms is not None or params is None:
         return None
     broken = any(violation > 0 for violation in trial.constraints.values())
-    state, values = TrialState.FAIL, _values(trial, several)
+    state, values = TrialState.FAIL, _values(trial, aims)
     if values is not None:
         state = TrialState.COMPLETE
     elif broken:

@@ -46,7 +46,7 @@ def propose(prior: Prior, observations: Observations) -> Proposal | None:
     promising = open_rows & (fails < HOPELESS)
     pool = np.flatnonzero(promising if promising.any() else open_rows)
     row = int(pool[np.argmax(worth[pool] if promising.any() else -fails[pool])])
-    why = _reason(corrected, observations, row, again=not promising.any())
+    why = _reason(corrected, observations, row, is_repeat=not promising.any())
     return Proposal(row, float(fails[row]), float(gains[row]), why)
 
 
@@ -79,17 +79,17 @@ def explain_infeasibility(prior: Prior, observations: Observations) -> str:
 
 def _reasons(prior: Prior) -> list[str]:
     """What stands against the candidates, in words."""
-    refused = np.array([bool(reason) for reason in prior.refused], np.bool_)
+    is_refused = np.array([bool(reason) for reason in prior.refusals], np.bool_)
     reasons = []
-    if not refused.all():
-        least = float(prior.fills[~refused].min())
+    if not is_refused.all():
+        least = float(prior.fills[~is_refused].min())
         needs = f", the smallest {least:.0%} of what a device can hold" if np.isfinite(least) else ""
-        risk = float(prior.risk[~refused].min())
+        risk = float(prior.risk[~is_refused].min())
         reasons.append(
-            f"{(~refused).sum()} were predicted to need too much memory (at least {risk:.1%} sure){needs}"
+            f"{(~is_refused).sum()} were predicted to need too much memory (at least {risk:.1%} sure){needs}"
         )
-    for reason in dict.fromkeys(filter(None, prior.refused)):
-        reasons.append(f"{prior.refused.count(reason)} are refused: {reason}")
+    for reason in dict.fromkeys(filter(None, prior.refusals)):
+        reasons.append(f"{prior.refusals.count(reason)} are refused: {reason}")
     return reasons
 
 
@@ -97,7 +97,7 @@ def skipped_candidates(prior: Prior, observations: Observations) -> dict[int, st
     """Candidates that are not tried while others are left, with the reason of each."""
     fails, tried = posterior(prior, observations).fails, set(observations.rows.tolist())
     rows = [row for row in np.flatnonzero(fails >= HOPELESS).tolist() if row not in tried]
-    return {row: prior.refused[row] or _too_full(prior, fails, row) for row in rows}
+    return {row: prior.refusals[row] or _too_full(prior, fails, row) for row in rows}
 
 
 def _too_full(prior: Prior, fails: Array, row: int) -> str:
@@ -106,9 +106,9 @@ def _too_full(prior: Prior, fails: Array, row: int) -> str:
     return f"{fills}probability to fail {fails[row]:.0%}"
 
 
-def _reason(corrected: Posterior, observations: Observations, row: int, again: bool) -> str:
+def _reason(corrected: Posterior, observations: Observations, row: int, is_repeat: bool) -> str:
     fails = f"probability to fail {corrected.fails[row]:.0%}"
-    if again:
+    if is_repeat:
         return f"a predicted failure gets a second look: nothing else is left; {fails}"
     speed = f"predicted {_seconds(corrected.median[row])}, {fails}"
     if not (~observations.failed).any():

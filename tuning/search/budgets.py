@@ -131,8 +131,8 @@ def budgets(state: StudyState, file: StudyFile) -> dict[str, Use]:
 def _budgets(state: StudyState, file: StudyFile) -> dict[str, Use]:
     ended = [(trial, trial.seconds) for trial in state.trials if trial.outcome is not None]
     limits, times = _limits(file), min(file.confirm_repeats, RESERVED)
-    done = len(leaderboard.counted_trials(state))
-    uses = {"trials": Use(BudgetRow(done, 0, leaderboard.trials_wanted(state, file)), 1)}
+    trial_count = len(leaderboard.counted_trials(state))
+    uses = {"trials": Use(BudgetRow(trial_count, 0, leaderboard.trials_wanted(state, file)), 1)}
     for name, rate in _kinds(file).items():
         used = [_trial_use(name, rate, file, *ended_trial) for ended_trial in ended]
         usual, limit = median(used) if used else 0.0, limits.get(name)
@@ -228,5 +228,5 @@ def _kinds(file: StudyFile) -> dict[str, float]:
 
 def _limits(file: StudyFile) -> dict[str, float | None]:
     budget = file.budget
-    more = {"gpu_hours": budget.gpu_hours, "money": budget.money} if budget else {}
-    return {"wall_seconds": file.budget_seconds} | more
+    limits = {"gpu_hours": budget.gpu_hours, "money": budget.money} if budget else {}
+    return {"wall_seconds": file.budget_seconds} | limits

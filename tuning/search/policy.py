@@ -46,9 +46,9 @@ def next_step(
     """Retries first, then the baseline, points by hand, a few first tries, the sampler, and the confirmation.
     ``predicted_failures`` are keys of points that are predicted to fail.
     """
-    again = next((trial for trial in state.trials if leaderboard.wants_retry(state, trial)), None)
-    if again:
-        return _retry(state, again, file)
+    failed_trial = next((trial for trial in state.trials if leaderboard.wants_retry(state, trial)), None)
+    if failed_trial:
+        return _retry(state, failed_trial, file)
     if (check := next(iter(unchecked_leaders(state)), None)) is not None:
         return check
     if (spared := _ended_for_nothing(state, file)) is not None:
@@ -58,7 +58,7 @@ def next_step(
         point, note = file.search_space.baseline
         usual = _baseline_words(file)
         return Step("baseline", "baseline", point, note or f"{usual}, the yardstick")
-    if search_goes_on(state, file):
+    if has_search_budget(state, file):
         queued = next(iter(enqueued_points(state)), None)
         if queued:
             return Step("search", "enqueued", queued[1], "added by hand", {"command": queued[0]})
@@ -76,7 +76,7 @@ def _baseline_words(file: StudyFile) -> str:
     return "plain data parallel" if file.live is None else "what the run begins with"
 
 
-def search_goes_on(state: StudyState, file: StudyFile) -> bool:
+def has_search_budget(state: StudyState, file: StudyFile) -> bool:
     """Whether every budget allows one more trial beside those that run, leaving what it takes to confirm the best."""
     searching = sum(trial.confirms is None for trial in state.under_way)
     return exhausted_budget(state, file, searching) is None
@@ -285,13 +285,13 @@ def _ended_for_nothing(state: StudyState, file: StudyFile) -> Trial | None:
         return None
     space = file.search_space
     open_now = effective_config.build_mask(state, space)
-    best, again = confirmation.winner(state, file), leaderboard.retried_trials(state)
+    best, retried = confirmation.winner(state, file), leaderboard.retried_trials(state)
     spared = [
         trial
         for trial in leaderboard.measured_trials(state)
         if trial.outcome == Ending.PRUNED.value
         and trial.number < failed[-1]
-        and trial.number not in again
+        and trial.number not in retried
         and not leaderboard.is_ruled_out(state, trial, file)
         and open_now.allows(trial.config, space)
         and (best is None or (trial.value or 0.0) > (best.value or 0.0))
@@ -308,7 +308,7 @@ def _apply_pins(state: StudyState, file: StudyFile, point: Point) -> Point:
 
 def _confirmation(state: StudyState, file: StudyFile) -> Step:
     window = confirmation.next_window(state, file)
-    if window is None or no_room_again(state, file, window.left):
+    if window is None or no_room_again(state, file, window.rest_of_round):
         return Step("done")
     number, steps = window.trial.number, window.steps
     why = f"measures trial {number} again, round {window.round + 1}"

@@ -40,8 +40,8 @@ class Proposer:
         self._given, self._journal, self._encoding, self._prior = file, journal, encoding, prior
         self._place, self._told = place, set[int]()
         self._sampler = self._choice()
-        several = file.aims if file.objectives else ()
-        self._index = OptunaStudy(encoding, *self._plan(), self._sampler, several)
+        aims = file.aims if file.objectives else ()
+        self._index = OptunaStudy(encoding, *self._plan(), self._sampler, aims)
         self._exhausted: Mask | None = None
         self._narrowed: tuple[Mask, Space] | None = None
 
@@ -80,14 +80,14 @@ class Proposer:
         state, file = self._journal.state, self.file
         if (name := self._choice()) != self._sampler:
             self._sampler = name
-            self._index.turn_to(name, *self._plan())
+            self._index.replace_sampler(name, *self._plan())
             self._note_turn(file, state)
         if self._nothing_runs(state):
             self._exhausted = self._mask
             return None
         for phase, mask in phases.open_now(state, file):
             if (drawn := self._draw_point(state, file, mask)) is not None:
-                return replace(drawn, turned=phase)
+                return replace(drawn, group=phase)
         self._exhausted = self._mask
         masked = f"every legal point inside the mask ({self._mask}) was measured"
         note = masked if self._mask.limits else SPACE_IS_MEASURED

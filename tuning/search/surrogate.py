@@ -38,7 +38,7 @@ class Prior:
     ``features`` [candidates, features] say which are alike: 1 apart is a doubling of a degree. ``log_seconds`` is the
     median of a run's natural logarithm of seconds and ``spread`` the standard deviation of what this candidate is off
     by itself. With probability ``slow_chance`` a run takes ``slower`` more, as a logarithm. ``risk`` is the
-    probability to run out of memory, ``faults`` to fail otherwise. ``refused`` has a reason where that is certain,
+    probability to run out of memory, ``faults`` to fail otherwise. ``refusals`` has a reason where that is certain,
     else nothing. ``fills``: predicted bytes over those that a device can hold, NaN where that is not known.
     ``slow_features`` say which are alike in whether they are slow; without them those that say it of errors do.
 
@@ -55,7 +55,7 @@ class Prior:
     risk: Array
     faults: Array
     fills: Array
-    refused: tuple[str, ...]
+    refusals: tuple[str, ...]
 
     @classmethod
     def from_columns(
@@ -64,9 +64,9 @@ class Prior:
         log_seconds: Array,
         spread: Array | float,
         risk: Array | float,
-        refused: tuple[str, ...] | None = None,
+        refusals: tuple[str, ...] | None = None,
         slow_features: Array | None = None,
-        **more: Array | float,
+        **other_columns: Array | float,
     ) -> Prior:
         """From columns or single values; what is not given is absent.
 
@@ -75,16 +75,16 @@ class Prior:
         """
         count = len(log_seconds)
         absent = {"slower": 0.0, "slow_chance": 0.0, "faults": 0.0, "fills": np.nan}
-        arrays = {**absent, "spread": spread, "risk": risk, **more}
+        arrays = {**absent, "spread": spread, "risk": risk, **other_columns}
         columns = {
             name: np.broadcast_to(np.asarray(value, np.float64), count) for name, value in arrays.items()
         }
-        alike = features if slow_features is None else slow_features
+        slow = features if slow_features is None else slow_features
         prior = cls(
             features=np.asarray(features, np.float64).reshape(count, -1),
-            slow_features=np.asarray(alike, np.float64).reshape(count, -1),
+            slow_features=np.asarray(slow, np.float64).reshape(count, -1),
             log_seconds=np.asarray(log_seconds, np.float64),
-            refused=("",) * count if refused is None else refused,
+            refusals=("",) * count if refusals is None else refusals,
             **columns,
         )
         numbers = [
@@ -93,7 +93,7 @@ class Prior:
             prior.log_seconds,
             *(columns[name] for name in columns if name != "fills"),
         ]
-        if len(prior.refused) != count or not all(np.isfinite(column).all() for column in numbers):
+        if len(prior.refusals) != count or not all(np.isfinite(column).all() for column in numbers):
             raise ValueError("a prior needs a finite number of each candidate in every column")
         return prior
 
@@ -201,11 +201,13 @@ def _process(prior: Prior, rows: Rows, off: Array, near: Array) -> tuple[Array, 
     own_spread, before = prior.spread, BIAS**2 + prior.spread**2
     if not len(rows):
         return np.zeros(len(own_spread)), np.sqrt(before + NOISE**2), 1.0
-    across = BIAS**2 + own_spread[:, None] * own_spread[rows] * near
-    weights = np.linalg.solve(across[rows] + NOISE**2 * np.eye(len(rows)), np.column_stack([off, across.T]))
-    variance = before - np.einsum("ij,ji->i", across, weights[:, 1:])
+    covariance = BIAS**2 + own_spread[:, None] * own_spread[rows] * near
+    weights = np.linalg.solve(
+        covariance[rows] + NOISE**2 * np.eye(len(rows)), np.column_stack([off, covariance.T])
+    )
+    variance = before - np.einsum("ij,ji->i", covariance, weights[:, 1:])
     scale = float(np.sqrt((_TRIALS + off @ weights[:, 0]) / (_TRIALS + len(rows))))
-    return across @ weights[:, 0], scale * np.sqrt(np.maximum(variance, 0.0) + NOISE**2), scale
+    return covariance @ weights[:, 0], scale * np.sqrt(np.maximum(variance, 0.0) + NOISE**2), scale
 
 
 def _was_slow(prior: Prior, rows: Rows, measured: Array) -> Array:
@@ -223,7 +225,7 @@ def _fails(prior: Prior, observations: Observations) -> tuple[Array, float, floa
 
     The shift's posterior is taken on a grid; trials that were certain to fail say nothing of it.
     """
-    certain = np.array([bool(reason) for reason in prior.refused], np.bool_)
+    certain = np.array([bool(reason) for reason in prior.refusals], np.bool_)
     risk = np.clip(prior.risk, 1 - _MOST, _MOST)
     logits = np.log(risk / (1 - risk))
     shifts = SHIFT * _SHIFTS

@@ -89,7 +89,7 @@ class Group:
 
     knob: Knob
     names: tuple[Any, ...]
-    seen: tuple[Any, ...]
+    values_seen: tuple[Any, ...]
     above_all: float = 0.0
 
     @property
@@ -106,8 +106,8 @@ class Group:
     def knows(self, value: Any) -> bool:
         """Whether a value is one of those that were seen, or a number between them."""
         if self.names or value is None:
-            return value in self.seen
-        numbers = [number for number in self.seen if number is not None]
+            return value in self.values_seen
+        numbers = [number for number in self.values_seen if number is not None]
         return bool(min(numbers) <= value <= max(numbers))
 
 

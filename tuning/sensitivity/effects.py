@@ -49,10 +49,10 @@ def dependence(state: StudyState, space: Space) -> list[KnobRow]:
 
 
 def _of_knob(knob: Knob, space: Space, measured: Sequence[Trial], broken: Sequence[Trial]) -> KnobRow:
-    measured_by_value, gone = (_by_value(knob, space, trials) for trials in (measured, broken))
+    measured_by_value, broken_by_value = (_by_value(knob, space, trials) for trials in (measured, broken))
     rows = [
-        _row(value, measured_by_value.get(value, []), gone.get(value, []))
-        for value in data.sort_values(knob, [*measured_by_value, *gone])
+        _row(value, measured_by_value.get(value, []), broken_by_value.get(value, []))
+        for value in data.sort_values(knob, [*measured_by_value, *broken_by_value])
     ]
     acting = sum(row.trials for row in rows)
     return KnobRow(knob.key, acting, _reason(rows, acting), rows)
@@ -77,10 +77,10 @@ def nearest(knob: Knob, values: Sequence[Any]) -> Sequence[Any]:
     return [value if value is None else min(grid, key=lambda point: abs(point - value)) for value in values]
 
 
-def _row(value: Any, measured_trials: Sequence[Trial], gone: Sequence[Trial]) -> ValueRow:
+def _row(value: Any, measured_trials: Sequence[Trial], broken_trials: Sequence[Trial]) -> ValueRow:
     measured = [trial.value for trial in measured_trials if trial.value is not None]
     mean = sum(measured) / len(measured) if measured else None
-    return ValueRow(value, len(measured), len(gone), mean, max(measured, default=None))
+    return ValueRow(value, len(measured), len(broken_trials), mean, max(measured, default=None))
 
 
 def _reason(rows: Sequence[ValueRow], acting: int) -> str:
@@ -128,12 +128,12 @@ def neighbours(state: StudyState, file: StudyFile) -> list[Neighbour]:
         return []
     space = file.search_space
     point = space.canonical_point(winner.config)
-    at = _trials_by_point(state, space)
+    trials_by_point = _trials_by_point(state, space)
     rows = [
-        _neighbour(state, file, winner, (knob.key, point.get(knob.key), value), at)
+        _neighbour(state, file, winner, (knob.key, point.get(knob.key), value), trials_by_point)
         for knob in space.knobs
         if knob.key in point and space.is_active(knob.key, point)
-        for value in _steps(knob, point, at)
+        for value in _steps(knob, point, trials_by_point)
     ]
     return sorted((row for row in rows if row is not None), key=lambda row: row.place)
 
@@ -146,12 +146,12 @@ def _trials_by_point(state: StudyState, space: Space) -> dict[str, list[Trial]]:
     return trials_by_point
 
 
-def _steps(knob: Knob, point: Point, at: dict[str, list[Trial]]) -> list[Any]:
+def _steps(knob: Knob, point: Point, trials_by_point: dict[str, list[Trial]]) -> list[Any]:
     """Every other value of a category, the next either way of a number; of a range what was tried, else its grid."""
     now = point[knob.key]
     if not data.is_number(knob):
         return [choice for choice in knob.choices if choice != now]
-    tried = _tried_values(knob, point, at) if knob.is_range else set()
+    tried = _tried_values(knob, point, trials_by_point) if knob.is_range else set()
     (tried_below, tried_above), (below, above) = (
         _adjacent_values(data.sort_values(knob, [*pool, now]), now) for pool in (tried, knob.grid())
     )
@@ -163,10 +163,10 @@ def _adjacent_values(line: list[Any], now: Any) -> tuple[list[Any], list[Any]]:
     return line[max(0, place - 1) : place], line[place + 1 : place + 2]
 
 
-def _tried_values(knob: Knob, point: Point, at: dict[str, list[Trial]]) -> set[Any]:
+def _tried_values(knob: Knob, point: Point, trials_by_point: dict[str, list[Trial]]) -> set[Any]:
     """Values of a range that were tried with everything else as in the point."""
     others = {key: value for key, value in point.items() if key != knob.key}
-    trials = (trial for group in at.values() for trial in group if trial.value is not None)
+    trials = (trial for group in trials_by_point.values() for trial in group if trial.value is not None)
     return {
         trial.config[knob.key]
         for trial in trials
@@ -175,7 +175,11 @@ def _tried_values(knob: Knob, point: Point, at: dict[str, list[Trial]]) -> set[A
 
 
 def _neighbour(
-    state: StudyState, file: StudyFile, winner: Trial, step: tuple[str, Any, Any], at: dict[str, list[Trial]]
+    state: StudyState,
+    file: StudyFile,
+    winner: Trial,
+    step: tuple[str, Any, Any],
+    trials_by_point: dict[str, list[Trial]],
 ) -> Neighbour | None:
     """None where the step leads to the very same run."""
     key, _, value = step
@@ -184,7 +188,7 @@ def _neighbour(
     )
     if moved is None:
         return Neighbour(*step, "illegal", reason=broken) if broken else None
-    trials = at.get(point_key(moved), [])
+    trials = trials_by_point.get(point_key(moved), [])
     good = [trial for trial in trials if (trial.value or 0.0) > 0]
     if good:
         numbers = tuple(trial.number for trial in good)
@@ -203,14 +207,14 @@ def _with_loss(
     """In percent of the winner's value: of the runs that measured both again, if there are some, else of the search's,
     for these are of another time.
     """
-    mine, again = (
+    own_trials, repeated = (
         _valid_confirmations(state, winner),
         [run for trial in others for run in _valid_confirmations(state, trial)],
     )
-    mine, others = (mine, again) if mine and again else ([winner], others)
-    if not all(trial.samples for trial in [*mine, *others]):
-        return replace(neighbour, loss_percent=100 * (1 - _mean(others) / _mean(mine)))
-    base, arm = [trial.samples for trial in mine], [trial.samples for trial in others]
+    own_trials, others = (own_trials, repeated) if own_trials and repeated else ([winner], others)
+    if not all(trial.samples for trial in [*own_trials, *others]):
+        return replace(neighbour, loss_percent=100 * (1 - _mean(others) / _mean(own_trials)))
+    base, arm = [trial.samples for trial in own_trials], [trial.samples for trial in others]
     compared = comparison.compare_runs(base, arm, seed)
     return replace(
         neighbour,

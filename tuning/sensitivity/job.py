@@ -54,7 +54,7 @@ def check(method: Method) -> None:
 
 FOLDER = "sensitivity"
 RESULT_TYPES: dict[Method, type[Fanova] | type[Shap]] = {"fanova": Fanova, "shap": Shap}
-Found = TypeVar("Found", bound=Fanova | Shap)
+Outcome = TypeVar("Outcome", bound=Fanova | Shap)
 
 
 def path(study: Path, method: Method, trials: int) -> Path:
@@ -68,13 +68,13 @@ def write(study: Path, trials: int, outcome: Fanova | Shap) -> None:
     run_folder.write_json(path(study, outcome.method, trials), StoredOutcome(trials, outcome).as_dict())
 
 
-def read(study: Path, kind: type[Found], trials: int) -> StoredOutcome[Found] | None:
+def read(study: Path, kind: type[Outcome], trials: int) -> StoredOutcome[Outcome] | None:
     """The outcome over exactly so many trials, or None."""
     document = run_folder.read_json(path(study, kind.method, trials))
-    return outcomes.parse_kept(kind, document) if document else None
+    return outcomes.parse_stored(kind, document) if document else None
 
 
-def newest(study: Path, kind: type[Found], trials: int) -> StoredOutcome[Found] | None:
+def newest(study: Path, kind: type[Outcome], trials: int) -> StoredOutcome[Outcome] | None:
     """The outcome over the most trials, of at most so many; a study only grows."""
     names = (
         re.fullmatch(rf"{kind.method}-(\d+)\.json", file.name) for file in (study / FOLDER).glob("*.json")
@@ -114,12 +114,12 @@ def outcome(request: AnalysisRequest, tell: Tell = lambda *_: None) -> StoredOut
         AnalysisError: the process failed, was killed, or had nothing yet when its time was over.
     """
     stored = read(request.folder, RESULT_TYPES[request.method], request.trials)
-    if stored is not None and stored.found.complete:
+    if stored is not None and stored.outcome.complete:
         return stored
     check(request.method)
     ended, last_words = _run(request, tell)
     stored = read(request.folder, RESULT_TYPES[request.method], request.trials)
-    if stored is not None and (ended == 0 or not stored.found.complete):
+    if stored is not None and (ended == 0 or not stored.outcome.complete):
         return stored
     raise AnalysisError(
         f"{NAMES[request.method]} {_failure_reason(request, ended, last_words)}; nothing of the study is lost"

@@ -206,10 +206,10 @@ def explain(
 
 def _knob(group: Any, effects: Array, points: Sequence[Point], show: Show) -> KnobEffect:
     knob = group.knob
-    at = nearest(knob, [point[knob.key] for point in points])
+    values = nearest(knob, [point[knob.key] for point in points])
     rows = []
-    for value in data.sort_values(knob, at):
-        of_value = effects[[knob_value == value for knob_value in at]]
+    for value in data.sort_values(knob, values):
+        of_value = effects[[knob_value == value for knob_value in values]]
         rows.append(ValueEffect(value, len(of_value), float(show(of_value.mean()))))
     numbers = [group.encode(point[knob.key])[0] for point in points]
     direction = _direction(numbers, effects) if data.is_number(knob) else None
@@ -336,12 +336,14 @@ def _dependence(fitted: FittedModel, space: Space) -> list[PredictedKnob]:
     points = [space.canonical_point(space.point(fitted.points[index])) for index in sorted(chosen)]
     rows = []
     for group in fitted.columns.groups:
-        shown = data.sort_values(group.knob, group.knob.grid() if group.knob.is_range else group.seen)
+        values = data.sort_values(group.knob, group.knob.grid() if group.knob.is_range else group.values_seen)
         points_of_values = (
-            (value, _points_at(points, group.knob.key, value, space)) for value in shown if group.knows(value)
+            (value, _points_at(points, group.knob.key, value, space))
+            for value in values
+            if group.knows(value)
         )
-        at = [_predict_value(value, moved, fitted) for value, moved in points_of_values if moved]
-        rows.append(PredictedKnob(group.knob.key, at))
+        predictions = [_predict_value(value, moved, fitted) for value, moved in points_of_values if moved]
+        rows.append(PredictedKnob(group.knob.key, predictions))
     return rows
 
 

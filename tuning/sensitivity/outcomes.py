@@ -157,23 +157,23 @@ class Shap:
 
 #: Of the files; those of another version are not read.
 VERSION = 1
-Found_co = TypeVar("Found_co", bound=Fanova | Shap, covariant=True)
+Outcome_co = TypeVar("Outcome_co", bound=Fanova | Shap, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class StoredOutcome(Generic[Found_co]):
+class StoredOutcome(Generic[Outcome_co]):
     """An outcome and over how many ended trials of the study it was worked out."""
 
     of_trials: int
-    found: Found_co
+    outcome: Outcome_co
 
     def as_dict(self) -> dict[str, Any]:
         """What its file holds."""
-        head = {"version": VERSION, "method": self.found.method, "of_trials": self.of_trials}
-        return head | plain(self.found)
+        head = {"version": VERSION, "method": self.outcome.method, "of_trials": self.of_trials}
+        return head | plain(self.outcome)
 
 
-def parse_kept(kind: type[Found_co], data: dict[str, Any]) -> StoredOutcome[Found_co] | None:
+def parse_stored(kind: type[Outcome_co], data: dict[str, Any]) -> StoredOutcome[Outcome_co] | None:
     """What a file holds, or None if it is of another version or shape."""
     if data.get("version") != VERSION:
         return None
@@ -184,23 +184,23 @@ def parse_kept(kind: type[Found_co], data: dict[str, Any]) -> StoredOutcome[Foun
 
 
 @dataclass(frozen=True, slots=True)
-class AnalysisResult(Generic[Found_co]):
+class AnalysisResult(Generic[Outcome_co]):
     """The newest outcome of a method with what makes it old, or why there is none."""
 
-    kept: StoredOutcome[Found_co] | None = None
+    stored: StoredOutcome[Outcome_co] | None = None
     reason: str = ""
     note: str = ""
 
     @property
-    def found(self) -> Found_co | None:
+    def outcome(self) -> Outcome_co | None:
         """The outcome itself."""
-        return self.kept.found if self.kept else None
+        return self.stored.outcome if self.stored else None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
-        if self.kept is None:
+        if self.stored is None:
             return {"known": False, "reason": self.reason}
-        return self.kept.as_dict() | {"known": True, "note": self.note}
+        return self.stored.as_dict() | {"known": True, "note": self.note}
 
 
 def plain(document: Any) -> dict[str, Any]:

@@ -53,8 +53,8 @@ def _variance(key: str, points: Sequence[Mapping[str, Any]], best: Array, knob: 
     """How far the best are from all where the knob acts, weighed by how often it acts among them."""
     acts = np.array([key in point for point in points])
     values = [point[key] for point in points if key in point]
-    mine = best[acts]
-    if len(values) < 2 or not mine.any():
+    is_best_active = best[acts]
+    if len(values) < 2 or not is_best_active.any():
         return 0.0
     places, size = _places(values, knob)
     if size < 2:
@@ -62,9 +62,9 @@ def _variance(key: str, points: Sequence[Mapping[str, Any]], best: Array, knob: 
     density = _of_range if knob.is_range else _of_choices
     top, every = (
         density(np.bincount(chosen_places, minlength=size)) + _LEAST
-        for chosen_places in (places[mine], places)
+        for chosen_places in (places[is_best_active], places)
     )
-    weight = (mine.sum() / best.sum()) ** 2 / (len(values) / len(points))
+    weight = (is_best_active.sum() / best.sum()) ** 2 / (len(values) / len(points))
     return float(weight * (every @ (top / every - 1) ** 2))
 
 
@@ -117,7 +117,7 @@ def _mixture(counts: Array, kernels: Array) -> Array:
     return np.asarray(weights / weights.sum() @ kernels)
 
 
-def _normal(at: Array) -> Array:
+def _normal(x: Array) -> Array:
     """The normal distribution's part below each number."""
-    tails = [math.erfc(-number / math.sqrt(2)) / 2 for number in at.ravel().tolist()]
-    return np.array(tails).reshape(at.shape)
+    tails = [math.erfc(-number / math.sqrt(2)) / 2 for number in x.ravel().tolist()]
+    return np.array(tails).reshape(x.shape)

@@ -17,7 +17,7 @@ from tuning.spec.study_file import StudyFile
 from tuning.storage.state import StudyState
 from tuning.storage.study_folder import StudyView
 
-Found = TypeVar("Found", bound=Fanova | Shap)
+Outcome = TypeVar("Outcome", bound=Fanova | Shap)
 #: From this chance on a predicted neighbour is said to be likely to fail.
 RISKY = 0.2
 
@@ -93,7 +93,7 @@ def document(view: StudyView, importance: Importance | None = None) -> Sensitivi
 _LATER = Importance(None, "PED-ANOVA is worked out when a trial ends")
 
 
-def _newest(folder: Path, kind: type[Found], trials: int) -> AnalysisResult[Found]:
+def _newest(folder: Path, kind: type[Outcome], trials: int) -> AnalysisResult[Outcome]:
     """The newest outcome with what makes it old, if anything; without one, how to get it."""
     stored = job.newest(folder, kind, trials)
     if stored is None:
@@ -103,22 +103,25 @@ def _newest(folder: Path, kind: type[Found], trials: int) -> AnalysisResult[Foun
     notes = []
     if stored.of_trials < trials:
         notes.append(f"of the first {stored.of_trials} of {trials} trials")
-    if isinstance(stored.found, Fanova) and not stored.found.complete:
-        notes.append(f"stopped after {stored.found.trees} trees")
+    if isinstance(stored.outcome, Fanova) and not stored.outcome.complete:
+        notes.append(f"stopped after {stored.outcome.trees} trees")
     return AnalysisResult(stored, note="; ".join(notes))
 
 
 def _dependence(state: StudyState, file: StudyFile, shap: AnalysisResult[Shap]) -> list[KnobRow]:
     """What was measured at each value, and beside it what the model predicts for the same trials moved there."""
     predicted = {
-        (row.key, str(at.value)): at.mean
-        for row in (shap.found.dependence if shap.found else ())
-        for at in row.values
+        (row.key, str(value_row.value)): value_row.mean
+        for row in (shap.outcome.dependence if shap.outcome else ())
+        for value_row in row.values
     }
     return [
         replace(
             row,
-            values=[replace(at, predicted=predicted.get((row.key, str(at.value)))) for at in row.values],
+            values=[
+                replace(value_row, predicted=predicted.get((row.key, str(value_row.value))))
+                for value_row in row.values
+            ],
         )
         for row in dependence(state, file.search_space)
     ]
@@ -133,7 +136,7 @@ def _winner(state: StudyState, file: StudyFile) -> Winner | None:
 
 def _neighbours(state: StudyState, file: StudyFile, shap: AnalysisResult[Shap]) -> list[Neighbour]:
     """Neighbours that were not measured take the model's word, where its winner is still the winner."""
-    best, shap_values = _winner(state, file), shap.found
+    best, shap_values = _winner(state, file), shap.outcome
     holds = shap_values is not None and best is not None and shap_values.winner == best.trial
     predicted = shap_values.neighbours if shap_values and holds else ()
     words = {(row.key, str(row.value)): row for row in predicted}
@@ -150,7 +153,7 @@ def _with_word(
     if neighbour.stands != "unknown":
         return neighbour
     if word is None:
-        return replace(neighbour, reason=_no_word(shap.found))
+        return replace(neighbour, reason=_no_word(shap.outcome))
     chance = word.failure_chance
     return replace(
         neighbour,

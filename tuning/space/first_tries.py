@@ -67,10 +67,10 @@ def fitting_tries(space: Space, trials: int) -> Tries:
 def _of_a_command(space: Space) -> Tries:
     """Less recomputation and larger micro-batches, with all else as the command has it today."""
     tries, today = Tries(), space.baseline[0]
-    again, size = space.by_key.get("trainer.recompute"), space.by_key.get("trainer.micro_batch")
-    less = [value for value in again.grid() if value in (False, "none")] if again else []
-    if again and less and today.get(again.key) not in less:
-        tries += _tries(space, today | {again.key: less[0]}, "without recomputation, all else as it is")
+    recompute, size = space.by_key.get("trainer.recompute"), space.by_key.get("trainer.micro_batch")
+    less = [value for value in recompute.grid() if value in (False, "none")] if recompute else []
+    if recompute and less and today.get(recompute.key) not in less:
+        tries += _tries(space, today | {recompute.key: less[0]}, "without recomputation, all else as it is")
     now = today.get(size.key) if size else None
     if size and isinstance(now, int | float):
         larger = sorted(

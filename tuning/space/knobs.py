@@ -102,9 +102,9 @@ def _parse_knob(key: str, value: Any, base: RunConfig) -> Knob:
 
 def _distinct(key: str, values: list[Any], choices: list[Any]) -> tuple[Any, ...]:
     """The choices; one that stands there twice is likelier a slip of another value than a wish."""
-    twice = [choice for place, choice in enumerate(choices) if choice in choices[:place]]
-    if twice:
-        raise InputError(f"space.{key}", values, f"{twice[0]!r} is given twice; give each value once")
+    repeated = [choice for place, choice in enumerate(choices) if choice in choices[:place]]
+    if repeated:
+        raise InputError(f"space.{key}", values, f"{repeated[0]!r} is given twice; give each value once")
     return tuple(choices)
 
 

@@ -48,12 +48,12 @@ def best_known(
     schedules = (other for other in SCHEDULES if other in kinds and chunks in SCHEDULES[other].chunks)
     gathers = zero_stage >= GATHERING_STAGE and micro_batches > 1
     same = (other for other in schedules if _run_alike(other, kind, ranks, chunks, micro_batches))
-    alike = (
+    equal_kinds = (
         other
         for other in same
         if not gathers or SCHEDULES[other].chunk_by_chunk == SCHEDULES[kind].chunk_by_chunk
     )
-    return next(alike, kind)
+    return next(equal_kinds, kind)
 
 
 @lru_cache(maxsize=65_536)

@@ -127,7 +127,7 @@ DRAWS = 300
 Result = TypeVar("Result")
 
 
-def everything(_: Point) -> bool:
+def any_point(_: Point) -> bool:
     """The wish of somebody who takes any point."""
     return True
 
@@ -179,7 +179,7 @@ class Space(Points):
         return result
 
     def random_point(
-        self, random: Random, visited: Collection[str], wanted: Callable[[Point], bool] = everything
+        self, random: Random, visited: Collection[str], wanted: Callable[[Point], bool] = any_point
     ) -> Point | None:
         """A legal, wanted point that was not visited yet, or None when there seems to be none left."""
         for _ in range(DRAWS if self.layouts else 0):

@@ -29,7 +29,7 @@ Name = Literal[
 @dataclass(frozen=True, slots=True)
 class Objective:
     """Values are measured in the unit of the objective's name (the ``natural`` one), kept so that larger is better, and
-    shown in ``unit``: ``kept / natural`` is kept where ``lower`` is better, and ``natural * factor`` is shown.
+    shown in ``unit``: ``numerator / natural`` is kept where ``lower`` is better, and ``natural * factor`` is shown.
 
     ``by_time``: where ranks and tokens a step are the same for all trials, the time of a step decides it.
     ``single``: a run gives one value and no interval. ``learns``: it tells what was learned, so trials may differ in
@@ -41,7 +41,7 @@ class Objective:
     most: str
     better: str
     lower: bool = False
-    kept: float = 1.0
+    numerator: float = 1.0
     factor: float = 1.0
     by_time: bool = False
     single: bool = False
@@ -51,23 +51,25 @@ class Objective:
 KNOWN: dict[Name, Objective] = {
     "tokens_per_second": Objective("Tokens per second", "tokens/s", "the fastest", "faster", by_time=True),
     "step_seconds": Objective(
-        "Time of a step", "ms", "the fastest", "faster", lower=True, kept=3600.0, factor=1e3, by_time=True
+        "Time of a step", "ms", "the fastest", "faster", lower=True, numerator=3600.0, factor=1e3, by_time=True
     ),
     "mfu": Objective(
         "Model FLOP/s utilization", "% MFU", "the one with the highest MFU", "better", factor=100.0, by_time=True
     ),
     "joules_per_token": Objective(
-        "Energy of a token", "J/token", "the most frugal", "more frugal", lower=True, kept=1e6, single=True
+        "Energy of a token", "J/token", "the most frugal", "more frugal", lower=True, numerator=1e6, single=True
     ),
     "money_per_billion_tokens": Objective(
-        "Price of a billion tokens", "/billion tokens", "the cheapest", "cheaper", lower=True, kept=1e9, by_time=True
+        "Price of a billion tokens", "/billion tokens", "the cheapest", "cheaper",
+        lower=True, numerator=1e9, by_time=True,
     ),
     "peak_memory_bytes": Objective(
         "Peak memory of a rank", "GiB", "the smallest", "smaller",
-        lower=True, kept=2.0**40, factor=2.0**-30, single=True,
+        lower=True, numerator=2.0**40, factor=2.0**-30, single=True,
     ),
     "time_to_loss": Objective(
-        "Seconds of training to a held-out loss", "s", "the fastest", "faster", lower=True, kept=3600.0, learns=True
+        "Seconds of training to a held-out loss", "s", "the fastest", "faster",
+        lower=True, numerator=3600.0, learns=True,
     ),
     "loss_at_seconds": Objective(
         "Held-out loss after a time of training", "loss", "the one that learned most", "better",
@@ -119,11 +121,11 @@ class Aim:
 
     def to_stored(self, natural: float) -> float:
         """A value in the unit of the objective's name, as it is kept."""
-        return self.objective.kept / natural if self.objective.lower else natural
+        return self.objective.numerator / natural if self.objective.lower else natural
 
     def natural(self, value: float | None) -> float | None:
         """The reverse of :meth:`to_stored`."""
-        return self.objective.kept / value if self.objective.lower and value else value
+        return self.objective.numerator / value if self.objective.lower and value else value
 
     def to_unit(self, natural: float | None) -> float | None:
         """A value in the unit of the objective's name, in the unit that people see."""

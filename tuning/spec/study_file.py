@@ -190,10 +190,10 @@ class StudyFile(Section):
         Raises:
             InputError: this version refuses the space.
         """
-        again = StudyFile.model_validate(self._dump_given())
-        again._text, again._chosen_before = self._text, space
-        _check(again)
-        return again
+        study_file = StudyFile.model_validate(self._dump_given())
+        study_file._text, study_file._chosen_before = self._text, space
+        _check(study_file)
+        return study_file
 
     def tune_live(self) -> StudyFile:
         """The same file for one run that goes on, with the usual terms.
@@ -201,9 +201,9 @@ class StudyFile(Section):
         Raises:
             InputError: it cannot be tuned that way.
         """
-        again = StudyFile.model_validate(self._dump_given() | {"live": {}})
-        _check(again)
-        return again
+        study_file = StudyFile.model_validate(self._dump_given() | {"live": {}})
+        _check(study_file)
+        return study_file
 
     @property
     def following(self) -> str:
@@ -232,9 +232,9 @@ class StudyFile(Section):
             "confirm_runners_up": confirmation.get("confirm_runners_up"),
             "equal_within": confirmation.get("equal_within", EQUAL_WITHIN),
         }
-        again = StudyFile.model_validate(before | self._dump_given())
-        again._text, again._chosen_before = self._text, self._chosen_before
-        return again
+        study_file = StudyFile.model_validate(before | self._dump_given())
+        study_file._text, study_file._chosen_before = self._text, self._chosen_before
+        return study_file
 
     @property
     def search_space(self) -> Space:
@@ -428,8 +428,8 @@ def _check_rounds(file: StudyFile) -> None:
             if method != "none"
         ]
         if problems and all(problems):
-            where = "space" if "outer.period" in space.by_key else "base"
-            raise InputError(f"{where}.outer.period", period, str(problems[0]))
+            section = "space" if "outer.period" in space.by_key else "base"
+            raise InputError(f"{section}.outer.period", period, str(problems[0]))
 
 
 def _check_live(file: StudyFile) -> None:

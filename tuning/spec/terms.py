@@ -201,8 +201,8 @@ def _several(document: dict[str, Any], objective: list[Any]) -> dict[str, Any]:
 
 def _seconds(objective: Any) -> Any:
     """Of ``{loss_at_seconds: 60}``, by itself or one of several."""
-    several = objective if isinstance(objective, list) else [objective]
-    budgets = (term[_BUDGET] for term in several if isinstance(term, dict) and set(term) == {_BUDGET})
+    objectives = objective if isinstance(objective, list) else [objective]
+    budgets = (term[_BUDGET] for term in objectives if isinstance(term, dict) and set(term) == {_BUDGET})
     return next(budgets, None)
 
 
@@ -253,13 +253,13 @@ def as_written(identity: dict[str, Any]) -> dict[str, Any]:
 
 def check_objectives(objective: str, objectives: Sequence[str] | None, prefer: str | None) -> None:
     """Refuse an objective that is named twice, and a preference for none of them."""
-    twice = next((name for name in objectives or () if list(objectives or ()).count(name) > 1), None)
-    if twice:
-        raise InputError("objective", twice, "is named twice; once is enough")
+    repeated = next((name for name in objectives or () if list(objectives or ()).count(name) > 1), None)
+    if repeated:
+        raise InputError("objective", repeated, "is named twice; once is enough")
     if prefer is not None:
-        several = f"is none of the objectives; choose from {', '.join(objectives or ())}"
+        choices = f"is none of the objectives; choose from {', '.join(objectives or ())}"
         raise InputError(
-            "prefer", prefer, several if objectives else "needs several objectives; leave it out"
+            "prefer", prefer, choices if objectives else "needs several objectives; leave it out"
         )
     if objectives and objective not in objectives:
         raise InputError("objective", objective, f"is none of objectives: {', '.join(objectives)}")
@@ -346,7 +346,7 @@ def check_idle(space: Space) -> None:
 
 def environment_settings(config: RunConfig, knobs: Sequence[Knob]) -> dict[str, object]:
     """What a study asks of the environment, fixed or turned, by where its file says so."""
-    fixed = environment.settings_given(config.environment)
+    fixed = environment.requested_settings(config.environment)
     turned = {knob.key: knob.document() for knob in knobs if knob.key.startswith(f"{SECTION}.")}
     return {f"base.{SECTION}.{name}": value for name, value in fixed.items()} | {
         f"space.{key}": value for key, value in turned.items()

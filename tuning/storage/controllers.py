@@ -57,7 +57,7 @@ class StudyControllers:
         """Be one of them. A study that somebody runs goes on as it is, paused or stopping; to a new start what was
         commanded before says nothing. Returns how many answers that are: of all ``answered``, or as the others have it.
         """
-        others = self.others()
+        others = self.other_members()
         _forget_dead(self._folder)
         heard = min([int(other["answered_before"]) for other in others], default=answered)
         self.me = self.me | {"answered_before": heard, "since_unix": time.time()}
@@ -70,7 +70,7 @@ class StudyControllers:
         self._looked = float("-inf")
         self._place(self.me).unlink(missing_ok=True)
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Show now and then that this one lives."""
         if time.monotonic() - self._beaten > BEAT_SECONDS:
             self._beaten = time.monotonic()
@@ -83,9 +83,9 @@ class StudyControllers:
                 self._look_again()
         return self._seen
 
-    def others(self) -> list[Member]:
+    def other_members(self) -> list[Member]:
         """Those that live, without this one."""
-        return [member for member in self.living() if not same(member, self.me)]
+        return [member for member in self.living() if not is_same_member(member, self.me)]
 
     def living_rows(self) -> list[Member]:
         """Those that live, for a status: whether each is ``here``, on this folder."""
@@ -101,7 +101,7 @@ class StudyControllers:
             UnreachableError: that is not known now.
         """
         self._look_again()
-        return lease is not None and any(same(member, lease) for member in self.others())
+        return lease is not None and any(is_same_member(member, lease) for member in self.other_members())
 
     def may_be_gone(self, lease: Member | None) -> bool:
         """Whether a trial with this lease may be settled: nobody who lives holds it."""
@@ -144,7 +144,7 @@ def _forget_dead(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def same(first: Member, second: Member) -> bool:
+def is_same_member(first: Member, second: Member) -> bool:
     """Whether two of them are the same process; a lease of long ago does not name its host, which was this one."""
     this_host = socket.gethostname()
     hosts = first.get("host", this_host) == second.get("host", this_host)
@@ -171,7 +171,7 @@ def is_here(member: dict[str, Any]) -> bool:
 def _member_lives(member: Member) -> bool:
     if member.get("host") != socket.gethostname():
         return time.time() - float(member.get("seen_unix") or 0.0) < FRESH_SECONDS
-    return ownership.alive(member)
+    return ownership.is_alive(member)
 
 
 LOCK = ".lock"
@@ -231,7 +231,7 @@ class StudyStatus:
     def _is_alive(self, member: Member | None) -> bool:
         if member is not None and member.get("host") != socket.gethostname():
             return time.time() - self.updated_unix < FRESH_SECONDS
-        return ownership.alive(member)
+        return ownership.is_alive(member)
 
 
 def update_status(folder: Path, **changes: Any) -> None:
@@ -251,7 +251,7 @@ def take(folder: Path, join: bool = False, ways: str = "work on it together with
         with (folder / LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # held only while deciding: two starts at once must not both win
             status = StudyStatus.from_folder(folder)
-            others, owner = present_controllers(folder), dict(ownership.me())
+            others, owner = present_controllers(folder), dict(ownership.this_process())
             if status.alive and not others:
                 others = [status.owner or {}]
             if others and not join:
@@ -327,6 +327,8 @@ def controller_rows(living: list[Member], state: StudyState) -> list[dict[str, A
 
 
 def _member(member: Member, state: StudyState) -> dict[str, Any]:
-    at = next((trial for trial in state.under_way if trial.lease and same(trial.lease, member)), None)
+    at = next(
+        (trial for trial in state.under_way if trial.lease and is_same_member(trial.lease, member)), None
+    )
     fields = {name: member.get(name) for name in ("pid", "start_time", "host", "since_unix", "here")}
     return fields | {"trial": at.number if at else None, "run": at.run if at else None}

@@ -62,10 +62,8 @@ class ChoiceMeasurement:
     @property
     def line(self) -> str:
         """``2.8 loss in the search, 3.3 loss with in order (trial 4, which differs in other settings, too)``."""
-        more = "all else the same" if self.alike else "other settings differ, too"
-        return (
-            f"{self.value} in the search, {self.other_value} with {self.other} (trial {self.trial}, {more})"
-        )
+        condition = "all else the same" if self.alike else "other settings differ, too"
+        return f"{self.value} in the search, {self.other_value} with {self.other} (trial {self.trial}, {condition})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +91,8 @@ class AutomaticChoice:
 
 def line(pick: AutomaticChoice) -> str:
     """The pick and what speaks for it, in one sentence."""
-    beside = "as in the baseline" if pick.picked == pick.baseline else f"the baseline: {pick.baseline}"
-    return "; ".join(filter(None, (f"{pick.title}: {pick.picked} ({beside})", pick.reason)))
+    baseline_text = "as in the baseline" if pick.picked == pick.baseline else f"the baseline: {pick.baseline}"
+    return "; ".join(filter(None, (f"{pick.title}: {pick.picked} ({baseline_text})", pick.reason)))
 
 
 def explain_choices(result: StudyResult, file: StudyFile | None, home: Path) -> list[AutomaticChoice]:
@@ -104,11 +102,11 @@ def explain_choices(result: StudyResult, file: StudyFile | None, home: Path) -> 
     best = result.best
     if file is None or best is None or not best.resolved:
         return []
-    space, turned = (
+    space, chosen_keys = (
         file.search_space,
         [knob.key for knob in file.knobs if len(knob.grid()) > 1 or knob.contains(AUTO)],
     )
-    keys = [key for key in turned if space.is_active(key, best.config)]
+    keys = [key for key in chosen_keys if space.is_active(key, best.config)]
     config = space.config(best.config)
     choices = [_pick(key, result, best, space, _predict_gain(key, config, space)) for key in keys]
     if BLOCK_ACTIONS in best.resolved:
@@ -117,12 +115,12 @@ def explain_choices(result: StudyResult, file: StudyFile | None, home: Path) -> 
 
 
 def _pick(
-    key: str, result: StudyResult, best: Entry, space: Space, foretold: ChoicePrediction | None
+    key: str, result: StudyResult, best: Entry, space: Space, prediction: ChoicePrediction | None
 ) -> AutomaticChoice:
     measured = None if key == BLOCK_ACTIONS else _compare_with_others(key, result, best, space)
     baseline = words.NOTHING if result.baseline is None else _value_text(key, result.baseline, space)
     return AutomaticChoice(
-        key, facts_of(key).title, _value_text(key, best, space), baseline, foretold, measured
+        key, facts_of(key).title, _value_text(key, best, space), baseline, prediction, measured
     )
 
 
@@ -146,7 +144,7 @@ def _value_text(key: str, row: Entry | Measurement, space: Space) -> str:
 
 def actions(letters: Sequence[str]) -> str:
     """Of the model's blocks, from first to last: ``2 disk, 6 keep``."""
-    return ", ".join(f"{len(list(alike))} {action}" for action, alike in groupby(letters))
+    return ", ".join(f"{len(list(group))} {action}" for action, group in groupby(letters))
 
 
 def _compare_with_others(
@@ -162,17 +160,19 @@ def _compare_with_others(
     if winner_row is None or winner_row.value is None or not others:
         return None
     same = {key, "parallel.dp"} if key in WORLD_DEGREES else {key}
-    alike = [row for row in others if _differs_in(row, best, space) <= same]
-    other: TrialRow = max(alike or others, key=lambda row: row.ranking)
-    mine, theirs = (result.aim.words(row.value) for row in (winner_row, other))
-    return ChoiceMeasurement(mine, theirs, other.number, _value_text(key, other, space), bool(alike))
+    near_rows = [row for row in others if _differs_in(row, best, space) <= same]
+    other: TrialRow = max(near_rows or others, key=lambda row: row.ranking)
+    own_value, other_value = (result.aim.words(row.value) for row in (winner_row, other))
+    return ChoiceMeasurement(
+        own_value, other_value, other.number, _value_text(key, other, space), bool(near_rows)
+    )
 
 
 def _differs_in(row: TrialRow, best: Entry, space: Space) -> set[str]:
     """Keys that act in both."""
     keys = row.config.keys() & best.config.keys()
-    acting = {key for key in keys if all(space.is_active(key, trial.config) for trial in (row, best))}
-    return {key for key in acting if row.config[key] != best.config[key]}
+    active_keys = {key for key in keys if all(space.is_active(key, trial.config) for trial in (row, best))}
+    return {key for key in active_keys if row.config[key] != best.config[key]}
 
 
 def _predict_gain(key: str, config: RunConfig, space: Space) -> ChoicePrediction | None:
@@ -189,8 +189,8 @@ def _predict_gain(key: str, config: RunConfig, space: Space) -> ChoicePrediction
         )
         if seconds is None or other is None or plain == config.parallel.placement:
             return None
-        instead = f"with ranks at {','.join(map(str, plain))}" if plain else "with ranks in order"
-        return ChoicePrediction("messages of a step by the rates of links", seconds, other, instead, "s")
+        alternative = f"with ranks at {','.join(map(str, plain))}" if plain else "with ranks in order"
+        return ChoicePrediction("messages of a step by the rates of links", seconds, other, alternative, "s")
     if key == STAGE_LAYERS and config.schedule.stage_layers and config.schedule.chunks == 1:
         seconds, other = (
             slowest_stage_layers(layout_config) for layout_config in (config, config.with_values({key: None}))
@@ -208,5 +208,5 @@ def _plan_foretold(home: Path, best: Entry) -> ChoicePrediction | None:
         return None
     row = max(rows, key=lambda row: row["uniform_seconds"] / row["micro_batch_seconds"])
     label = f"forward and backward of a micro-batch on stage {row['stage']}"
-    instead = f"with {row['uniform']} for all its blocks, the fastest such that fits"
-    return ChoicePrediction(label, row["micro_batch_seconds"], row["uniform_seconds"], instead, "s")
+    alternative = f"with {row['uniform']} for all its blocks, the fastest such that fits"
+    return ChoicePrediction(label, row["micro_batch_seconds"], row["uniform_seconds"], alternative, "s")

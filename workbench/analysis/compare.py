@@ -152,9 +152,9 @@ def find_runs(home: Path, texts: Sequence[str]) -> list[Target]:
     if not FEWEST <= len(texts) <= MOST:
         raise InputError("ids", " ".join(texts), f"takes {FEWEST} to {MOST} runs or trials")
     targets = [run_of(home, text) for text in texts]
-    twice = next((target.id for at, target in enumerate(targets) if target in targets[:at]), None)
-    if twice is not None:
-        raise InputError("ids", twice, "is named twice; give each run once")
+    repeated_id = next((target.id for place, target in enumerate(targets) if target in targets[:place]), None)
+    if repeated_id is not None:
+        raise InputError("ids", repeated_id, "is named twice; give each run once")
     return targets
 
 
@@ -181,17 +181,17 @@ def compare(home: Path, views: Sequence[RunView]) -> Comparison:
     """Runs with what they measured (:func:`workbench.home.runs.add_numbers_so_far`), the first one as the measure."""
     values = [values_of(view.folder) for view in views]
     keys = dict.fromkeys(key for value in values for key in value)
-    different = [key for key in keys if any(value.get(key) != values[0].get(key) for value in values)]
+    differing_keys = [key for key in keys if any(value.get(key) != values[0].get(key) for value in values)]
     sides = [_side(view, views[0]) for view in views]
     return Comparison(
         runs=sides,
-        differences=[Difference(key, [value.get(key) for value in values]) for key in different],
-        same_keys=len(keys) - len(different),
+        differences=[Difference(key, [value.get(key) for value in values]) for key in differing_keys],
+        same_keys=len(keys) - len(differing_keys),
         phases=_phases(views, sides),
         collectives=_collectives(views, sides),
         pairs=[_pair(home, views[0], view) for view in views[1:]],
         losses=[_losses(view) for view in views if view.summary is not None],
-        notes=list(_notes(views, different)),
+        notes=list(_notes(views, differing_keys)),
     )
 
 
@@ -276,15 +276,15 @@ def _losses(view: RunView) -> LossCurve:
 
 def _tokens(summary: RunSummary, steps: Sequence[int]) -> list[int | None]:
     """Tokens up to the end of each step; those of the last one tell how many a sequence has where the batch grew."""
-    grown = {row.step: row for row in summary.changes if row.key == BATCH}
+    changes = {row.step: row for row in summary.changes if row.key == BATCH}
     size, tokens = summary.tokens_per_step, list[int | None]()
     if size is None:
         return [None] * len(steps)
-    last = list(grown.values())[-1].new if grown else 1
-    batch = next(iter(grown.values())).old if grown else 1
+    last = list(changes.values())[-1].new if changes else 1
+    batch = next(iter(changes.values())).old if changes else 1
     tokens_before = (steps[0] if steps else 0) * batch
     for step in steps:
-        batch = grown[step].new if step in grown else batch
+        batch = changes[step].new if step in changes else batch
         tokens_before += batch
         tokens.append(tokens_before * size // last)
     return tokens
@@ -295,8 +295,8 @@ def _ends(view: RunView) -> dict[int, float]:
     table = archive.records(view.folder / run_folder.RECORDS).table(0, "step")
     if not len(table):
         return {}
-    starts, took = (np.asarray(table.column(name), float) for name in ("start_unix", "step_seconds"))
-    return dict(zip(map(int, table.column("step")), map(float, starts + took - starts[0]), strict=True))
+    starts, seconds = (np.asarray(table.column(name), float) for name in ("start_unix", "step_seconds"))
+    return dict(zip(map(int, table.column("step")), map(float, starts + seconds - starts[0]), strict=True))
 
 
 def _pair(home: Path, first: RunView, other: RunView) -> Pair:
@@ -350,9 +350,9 @@ def _arm(result: StudyResult, run: str) -> ArmRow | None:
     return next((arm for arm in arms if arm.trial == trial or run in [row.run for row in arm.rounds]), None)
 
 
-def _notes(views: Sequence[RunView], different: Sequence[str]) -> list[str]:
+def _notes(views: Sequence[RunView], differing_keys: Sequence[str]) -> list[str]:
     notes = []
-    work = [key for key in different if key.startswith(_WORK)]
+    work = [key for key in differing_keys if key.startswith(_WORK)]
     if work:
         notes.append(f"a token is not the same work in all of them: {', '.join(work)} differ")
     tokens = {view.summary.tokens_per_step for view in views if view.summary}
@@ -360,8 +360,8 @@ def _notes(views: Sequence[RunView], different: Sequence[str]) -> list[str]:
         notes.append("tokens are not known of all of them: times and bytes are of a step of each")
     elif len(tokens) > 1:
         notes.append("steps have different numbers of tokens: times and bytes are for the first run's")
-    if going := [view.id for view in views if view.state != "ended"]:
-        notes.append(f"still going, numbers so far: {', '.join(going)}")
+    if running_ids := [view.id for view in views if view.state != "ended"]:
+        notes.append(f"still going, numbers so far: {', '.join(running_ids)}")
     machines = {(view.status.fingerprint or {}).get("id") for view in views} - {None}
     if len(machines) > 1:
         notes.append("they ran on different machines")

@@ -146,8 +146,8 @@ def report_live_study(folder: Path, result: StudyResult) -> LiveReport | None:
     base = _baseline_seconds(windows, result, timeline, levels)
     now, after = _now(config.flat(), result), _end_of_search(windows)
     gain = _gain_of(now, result)
-    untuned = None if base is None else _untuned_times(timeline, base, levels, after, gain)
-    saved = None if untuned is None else untuned - timeline.seconds - timeline.lost
+    reference = None if base is None else _untuned_times(timeline, base, levels, after, gain)
+    saved = None if reference is None else reference - timeline.seconds - timeline.lost
     tokens = config.batch.global_batch * config.data.sequence_length
     status = RunStatus.from_folder(last)
     slow = [_saved_seconds(row, timeline, base, levels) for row in windows]
@@ -155,15 +155,15 @@ def report_live_study(folder: Path, result: StudyResult) -> LiveReport | None:
     if saved is not None and result.baseline is not None:
         invested = _lost_seconds(windows, slow, result.baseline.trial) + timeline.undone_seconds
         invested += _lost_since(after, timeline, saved + timeline.lost) if measuring else 0.0
-    gains = None if untuned is None else untuned - timeline.seconds
-    turned = changes_of([home / name for name in names], now.keys() & live_parts().keys(), timeline, gains)
-    if untuned is not None and (share := _baseline_error(result)) is not None:
-        turned = [_with_baseline_s(row, timeline, untuned, share) for row in turned]
-    changes, since = turned, None
+    gains = None if reference is None else reference - timeline.seconds
+    turns = changes_of([home / name for name in names], now.keys() & live_parts().keys(), timeline, gains)
+    if reference is not None and (share := _baseline_error(result)) is not None:
+        turns = [_with_baseline_s(row, timeline, reference, share) for row in turns]
+    changes, since = turns, None
     if base is not None and result.state != "running":
-        gained = None if gain is None else (gain, _usual(base, levels, after, gain))
-        since = _gain_since(max(after, *(row.step for row in turned[-1:]), 0), result, timeline, base, gained)
-        changes = _by_gain(turned, since if gain is not None else None, after)
+        basis = None if gain is None else (gain, _usual(base, levels, after, gain))
+        since = _gain_since(max(after, *(row.step for row in turns[-1:]), 0), result, timeline, base, basis)
+        changes = _by_gain(turns, since if gain is not None else None, after)
     total = None if saved is None else float(saved.sum())
     return LiveReport(
         run=last.name,
@@ -195,22 +195,22 @@ def _baseline_error(result: StudyResult) -> float | None:
     return (row.high - row.low) / 2 / row.value
 
 
-def _with_baseline_s(row: ValueChange, timeline: Timeline, untuned: Floats, share: float) -> ValueChange:
+def _with_baseline_s(row: ValueChange, timeline: Timeline, reference: Floats, share: float) -> ValueChange:
     """A turn whose interval counts that of the baseline, too, as all that is said to be saved does."""
     if row.saved_seconds is None or row.saved_low is None or row.saved_high is None:
         return row
     inside = (timeline.steps >= row.step) & (timeline.steps < row.end)
-    saved, more = row.saved_seconds, share * float(untuned[inside].sum())
-    low = saved - math.hypot(saved - row.saved_low, more)
-    return replace(row, saved_low=low, saved_high=saved + math.hypot(row.saved_high - saved, more))
+    saved, baseline_error = row.saved_seconds, share * float(reference[inside].sum())
+    low = saved - math.hypot(saved - row.saved_low, baseline_error)
+    return replace(row, saved_low=low, saved_high=saved + math.hypot(row.saved_high - saved, baseline_error))
 
 
-def _by_gain(turned: list[ValueChange], since: RecentGain | None, after: int) -> list[ValueChange]:
+def _by_gain(changes: list[ValueChange], since: RecentGain | None, after: int) -> list[ValueChange]:
     """The last turn, where it is of after the search, brought what the gain that is told says."""
-    if not turned or since is None or turned[-1].step < after:
-        return turned
-    last = replace(turned[-1], saved_seconds=since.seconds, saved_low=since.low, saved_high=since.high)
-    return [*turned[:-1], last]
+    if not changes or since is None or changes[-1].step < after:
+        return changes
+    last = replace(changes[-1], saved_seconds=since.seconds, saved_low=since.low, saved_high=since.high)
+    return [*changes[:-1], last]
 
 
 class _Levels:
@@ -239,13 +239,13 @@ def _windows(home: Path, result: StudyResult) -> list[WindowRow]:
     """In the order in which they were measured."""
     windows = []
     for row in sorted((*result.trials, *result.confirmations), key=lambda trial: trial.number):
-        covered = (run_folder.read_json(home / (row.run or "") / run_folder.STATUS) or {}).get("window")
-        if row.run and covered:
-            where = covered["run"], covered["first"], covered["end"]
-            more = covered.get("seconds"), bool(covered.get("undone")), row.leader_level
+        document = (run_folder.read_json(home / (row.run or "") / run_folder.STATUS) or {}).get("window")
+        if row.run and document:
+            span = document["run"], document["first"], document["end"]
+            parts = document.get("seconds"), bool(document.get("undone")), row.leader_level
             increase = _increase(row.validation_loss, row.reference_loss)
             value = row.value, row.low, row.high, None, increase
-            window = WindowRow(row.number, row.confirms, row.label, *where, row.outcome or "", *value, *more)
+            window = WindowRow(row.number, row.confirms, row.label, *span, row.outcome or "", *value, *parts)
             learned = learning(row, row.validation_loss, row.reference_loss, row.steps)
             windows.append(
                 replace(
@@ -256,7 +256,7 @@ def _windows(home: Path, result: StudyResult) -> list[WindowRow]:
                     leader_ratio=row.leader_ratio,
                     leader_ratio_low=row.leader_ratio_low,
                     leader_ratio_high=row.leader_ratio_high,
-                    settling_steps=covered.get("settling"),
+                    settling_steps=document.get("settling"),
                     over_baseline=row.over_baseline if isinstance(row, TrialRow) else None,
                 )
             )
@@ -296,10 +296,10 @@ def change_columns(report: LiveReport) -> dict[str, list[Any]]:
 def change_words(row: ValueChange) -> str:
     """A turn in one line."""
     values = ", ".join(f"{key} = {value}" for key, value in row.values.items())
-    bought = (
+    saving_text = (
         "" if row.saved_seconds is None else f": {_seconds(row.saved_seconds)} saved until step {row.end:,}"
     )
-    return f"from step {row.step:,} on {values} ({row.by}){bought}"
+    return f"from step {row.step:,} on {values} ({row.by}){saving_text}"
 
 
 def _gain_of(now: Mapping[str, Any], result: StudyResult) -> Gain | None:
@@ -314,12 +314,12 @@ def _untuned_times(timeline: Timeline, base: float, levels: _Levels, after: int,
     how fast the machine is: the run's own steps tell, and the ``gain`` of its values.
     """
     early = timeline.steps < after
-    untuned: Floats = base * np.where(early, levels.interpolate(timeline.steps), 1.0)
+    reference: Floats = base * np.where(early, levels.interpolate(timeline.steps), 1.0)
     if gain is not None:
         own_seconds = timeline.seconds[~early]
-        gained = _gain_seconds(own_seconds, _usual(base, levels, after, gain), gain)
-        untuned[~early] = own_seconds + (gain.ratio - 1) * gained
-    return untuned
+        gain_seconds = _gain_seconds(own_seconds, _usual(base, levels, after, gain), gain)
+        reference[~early] = own_seconds + (gain.ratio - 1) * gain_seconds
+    return reference
 
 
 def _usual(base: float, levels: _Levels, after: int, gain: Gain) -> float:
@@ -336,18 +336,18 @@ def _gain_seconds(seconds: Floats, usual: float, gain: Gain) -> Floats:
 
 
 def _gain_since(
-    first: int, result: StudyResult, timeline: Timeline, base: float, gained: tuple[Gain, float] | None
+    first: int, result: StudyResult, timeline: Timeline, base: float, basis: tuple[Gain, float] | None
 ) -> RecentGain | None:
-    """Of the steps from ``first`` on: the study's last turn, one by hand, or of a search that followed. ``gained``: the
+    """Of the steps from ``first`` on: the study's last turn, one by hand, or of a search that followed. ``basis``: the
     gain of the run's values, and what a step took when it was measured.
     """
     seconds = timeline.seconds[timeline.steps >= first]
     if not len(seconds):
         return None
     last = int(timeline.steps[-1]) + 1
-    if gained is not None:
-        counted = float(_gain_seconds(seconds, gained[1], gained[0]).sum())
-        saved, *ends = (None if ratio is None else counted * (ratio - 1) for ratio in _three(gained[0]))
+    if basis is not None:
+        gain_seconds = float(_gain_seconds(seconds, basis[1], basis[0]).sum())
+        saved, *ends = (None if ratio is None else gain_seconds * (ratio - 1) for ratio in _three(basis[0]))
         return RecentGain(first, last, saved or 0.0, ends[0], ends[1])
     interval, count = mean_interval(seconds), len(seconds)
     saved, half = count * (base - interval.value), None
@@ -370,9 +370,9 @@ def _baseline_seconds(
     """
     if result.baseline is None:
         return None
-    mine = [row for row in windows if result.baseline.trial in (row.trial, row.confirms)]
-    steps = sum(row.end - row.first for row in mine)
-    return sum(_seconds_of(row, timeline) / levels.middle(row) for row in mine) / steps if steps else None
+    rows = [row for row in windows if result.baseline.trial in (row.trial, row.confirms)]
+    steps = sum(row.end - row.first for row in rows)
+    return sum(_seconds_of(row, timeline) / levels.middle(row) for row in rows) / steps if steps else None
 
 
 def _seconds_of(row: WindowRow, timeline: Timeline) -> float:
@@ -418,8 +418,8 @@ def _now(flat: Mapping[str, Any], result: StudyResult) -> dict[str, Any]:
 def _break_even(timeline: Timeline, saved: Floats | None) -> int | None:
     if saved is None or not len(saved) or saved.sum() <= 0:
         return None
-    behind = np.flatnonzero(saved.cumsum() <= 0)
-    return int(timeline.steps[behind[-1]]) + 1 if len(behind) else int(timeline.steps[0])
+    losing_steps = np.flatnonzero(saved.cumsum() <= 0)
+    return int(timeline.steps[losing_steps[-1]]) + 1 if len(losing_steps) else int(timeline.steps[0])
 
 
 def _curve(timeline: Timeline, tokens: int, saved: Floats | None) -> dict[str, Any]:
@@ -443,8 +443,8 @@ def run_progress(report: LiveReport) -> str:
     """Where the run is, and what it went through."""
     text = f"step {report.step:,} of {report.steps:,}" + (", ended" if report.state == "ended" else "")
     if len(report.runs) > 1:
-        again = len(report.runs) - 1
-        times = "once" if again == 1 else f"{again:,} times"
+        restarts = len(report.runs) - 1
+        times = "once" if restarts == 1 else f"{restarts:,} times"
         text += f"; started again {times}, {report.repeated_seconds:.1f} s of steps were done twice"
     return text
 
@@ -459,13 +459,13 @@ _SAVED = (
 def tiles(report: LiveReport) -> list[tuple[str, str, str]]:
     """Name, value and explanation of each figure."""
     rate, name = report.tokens_per_second, "At the end" if report.state == "ended" else "Now"
-    even = "not yet" if report.break_even_step is None else f"step {report.break_even_step:,}"
+    break_even = "not yet" if report.break_even_step is None else f"step {report.break_even_step:,}"
     return [
         (name, "-" if rate is None else f"{rate:,.0f} tokens/s", f"Over the last {LAST_STEPS} steps."),
         ("Invested", _seconds(report.invested_seconds),
          "Windows that were slower than the baseline, and steps that were undone."),
         ("Saved so far", _seconds(report.saved_seconds), _SAVED),
-        ("Break-even", even, "From this step on the run is ahead of one that nobody tuned."),
+        ("Break-even", break_even, "From this step on the run is ahead of one that nobody tuned."),
     ]  # fmt: skip
 
 
@@ -477,10 +477,10 @@ def since_words(since: RecentGain) -> str:
     """What the values that the run has now have brought so far."""
     verb, sign = ("saved", 1) if since.seconds >= 0 else ("lost", -1)
     ends = sorted(sign * end for end in (since.low, since.high) if end is not None)
-    around = f" ({ends[0]:,.1f} to {ends[1]:,.1f})" if ends else ""
+    interval = f" ({ends[0]:,.1f} to {ends[1]:,.1f})" if ends else ""
     return (
-        f"since step {since.first:,}, with the values that it has now: {sign * since.seconds:,.1f} s{around} {verb} in "
-        f"{several(since.end - since.first, 'steps')}"
+        f"since step {since.first:,}, with the values that it has now: {sign * since.seconds:,.1f} s{interval} {verb} "
+        f"in {several(since.end - since.first, 'steps')}"
     )
 
 
@@ -488,10 +488,10 @@ def lines(report: LiveReport) -> list[str]:
     """What ``tune`` and ``show`` print of it."""
     text = [f"run {report.run}: {run_progress(report)}"]
     if report.saved_seconds is not None:
-        even = "not yet" if report.break_even_step is None else f"at step {report.break_even_step:,}"
+        break_even = "not yet" if report.break_even_step is None else f"at step {report.break_even_step:,}"
         text.append(
             f"tuning: {_seconds(report.invested_seconds)} invested in {several(len(report.windows), 'windows')}, "
-            f"{_seconds(report.saved_seconds)} saved so far; break-even {even}"
+            f"{_seconds(report.saved_seconds)} saved so far; break-even {break_even}"
         )
     if report.over:
         text.append(f"the search ended: {report.over}")

@@ -40,8 +40,8 @@ class Timeline:
     def drop_before(self, first: int) -> Timeline:
         """Without the steps before: they were done before anything was tuned."""
         wanted = self.steps >= first
-        undone = None if self.undone is None else self.undone[wanted]
-        return Timeline(self.steps[wanted], self.seconds[wanted], self.lost[wanted], undone)
+        undone_seconds = None if self.undone is None else self.undone[wanted]
+        return Timeline(self.steps[wanted], self.seconds[wanted], self.lost[wanted], undone_seconds)
 
     @property
     def undone_seconds(self) -> float:
@@ -67,27 +67,28 @@ class ValueChange:
 
 def timeline_of(folders: Sequence[Path]) -> Timeline:
     seconds_by_step: dict[int, float] = {}
-    lost, undone = defaultdict[int, float](float), defaultdict[int, float](float)
+    lost_by_step, undone_by_step = defaultdict[int, float](float), defaultdict[int, float](float)
     for folder in folders:
         records = RunRecords(folder / run_folder.RECORDS)
-        joined = _whole(join_steps({rank: records.table(rank, "step") for rank in records.ranks()}))
-        if not len(joined.steps):
+        aligned = _whole(join_steps({rank: records.table(rank, "step") for rank in records.ranks()}))
+        if not len(aligned.steps):
             continue
-        first = int(joined.steps[0])
-        lost[first] += sum(seconds for step, seconds in seconds_by_step.items() if step >= first)
+        first = int(aligned.steps[0])
+        lost_by_step[first] += sum(seconds for step, seconds in seconds_by_step.items() if step >= first)
         for event in records.events(0):
             if event.kind == UNDONE_EVENT:
-                undone[int(event.data["step"])] += float(event.data["seconds"])
+                undone_by_step[int(event.data["step"])] += float(event.data["seconds"])
         seconds_by_step = {step: seconds for step, seconds in seconds_by_step.items() if step < first}
-        seconds_by_step |= dict(zip(joined.steps.tolist(), wall_seconds(joined).tolist(), strict=True))
+        seconds_by_step |= dict(zip(aligned.steps.tolist(), wall_seconds(aligned).tolist(), strict=True))
     steps, seconds = (
         np.array(list(seconds_by_step), np.int64),
         np.array(list(seconds_by_step.values()), float),
     )
-    died, back = (
-        np.array([by_step.get(step, 0.0) for step in seconds_by_step], float) for by_step in (lost, undone)
+    lost_seconds, undone_seconds = (
+        np.array([by_step.get(step, 0.0) for step in seconds_by_step], float)
+        for by_step in (lost_by_step, undone_by_step)
     )
-    return Timeline(steps, seconds, died + back, back)
+    return Timeline(steps, seconds, lost_seconds + undone_seconds, undone_seconds)
 
 
 def _whole(steps: JoinedSteps) -> JoinedSteps:
@@ -134,11 +135,11 @@ def _sum(
     """Of some steps, with the ends of its 95 % interval."""
     if saved is None or not inside.any():
         return None, None, None
-    mine = saved[inside]
-    groups = np.array_split(mine, min(len(mine), _GROUPS))
+    group_saved = saved[inside]
+    groups = np.array_split(group_saved, min(len(group_saved), _GROUPS))
     interval = mean_interval([float(group.mean()) for group in groups])
-    ends = [None if end is None else end * len(mine) for end in (interval.low, interval.high)]
-    return float(mine.sum()), ends[0], ends[1]
+    ends = [None if end is None else end * len(group_saved) for end in (interval.low, interval.high)]
+    return float(group_saved.sum()), ends[0], ends[1]
 
 
 class _ManualValue(NamedTuple):

@@ -153,11 +153,11 @@ def _gain_line(result: StudyResult) -> str:
 
 def _seconds_left(result: StudyResult, at_a_time: int) -> float | None:
     """Of the search, by the mean length of its last trials."""
-    took = [row.seconds for row in result.trials if row.outcome != "running" and row.seconds]
+    durations = [row.seconds for row in result.trials if row.outcome != "running" and row.seconds]
     trials_left = result.trials_total - result.trials_done
-    if not took or trials_left <= 0:
+    if not durations or trials_left <= 0:
         return None
-    return trials_left * fmean(took[-_RECENT_TRIALS:]) / max(1, at_a_time)
+    return trials_left * fmean(durations[-_RECENT_TRIALS:]) / max(1, at_a_time)
 
 
 def run_now(home: Path, row: RunRow, now: float) -> CurrentRun:
@@ -167,15 +167,15 @@ def run_now(home: Path, row: RunRow, now: float) -> CurrentRun:
     ranks = progress.read_all(folder)
     step, budget = min((rank.step for rank in ranks), default=0), train.get("seconds")
     steps = 0 if budget else int(train.get("steps") or 0)
-    seconds_left, done = None, step / steps if steps else None
+    seconds_left, share_done = None, step / steps if steps else None
     if budget and row.started_unix:
         seconds_left = max(0.0, row.started_unix + budget - now)
-        done = 1 - seconds_left / budget
+        share_done = 1 - seconds_left / budget
     elif steps and row.started_unix and step >= _FEWEST_STEPS:
         seconds_left = max(0.0, (steps - step) * (now - row.started_unix) / step)
         limit = train.get("timeout_seconds")
         seconds_left = min(seconds_left, max(0.0, row.started_unix + limit - now)) if limit else seconds_left
-    share = None if done is None else min(1.0, max(0.0, done))
+    share = None if share_done is None else min(1.0, max(0.0, share_done))
     return CurrentRun(row.id, dict(row.layout), row.world_size, step, steps, seconds_left, share)
 
 
@@ -243,9 +243,9 @@ def _ended_badly(rows: Sequence[RunRow], now: float) -> list[Problem]:
 def overview(home: Path, run_rows: Sequence[RunRow], study_rows: Sequence[StudyRow], load: Load) -> Overview:
     """``load`` gives view and document of a study by its name. A study that cannot be read is left out."""
     now = time.time()
-    going = [row.name for row in study_rows if row.state in HELD]
-    ended = [row.name for row in study_rows if row.name not in going]
-    studies_now = [study for name in going if (study := _study(load, name)) is not None]
+    running_names = [row.name for row in study_rows if row.state in HELD]
+    ended = [row.name for row in study_rows if row.name not in running_names]
+    studies_now = [study for name in running_names if (study := _study(load, name)) is not None]
     last = next(
         (study for name in ended[:3] if not studies_now and (study := _study(load, name)) is not None), None
     )

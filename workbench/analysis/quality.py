@@ -30,15 +30,15 @@ def report(home: Path, view: RunView, chosen: RunView | None = None) -> dict[str
     if chosen is not None:
         check(chosen.id, values, values_of(chosen.folder))
     baseline = find(home, view, values) if chosen is None else chosen
-    own_rows, exact = rows_of(view), [] if baseline is None else rows_of(baseline)
+    own_rows, exact_rows = rows_of(view), [] if baseline is None else rows_of(baseline)
     return {
         "run": view.id,
         "lossy": lossy(values),
         "baseline": None if baseline is None else baseline.id,
         "command": command(home, view, values) if baseline is None else None,
         "curve": [dict(row) for row in own_rows],
-        "baseline_curve": [dict(row) for row in exact],
-        "compared": compare_quality(own_rows, exact, _tokens(values)),
+        "baseline_curve": [dict(row) for row in exact_rows],
+        "compared": compare_quality(own_rows, exact_rows, _tokens(values)),
         "notes": _notes(view, own_rows, values, baseline),
     }
 
@@ -96,26 +96,26 @@ def command(home: Path, view: RunView, values: Mapping[str, Any]) -> str:
     return f"workbench train {view.folder / run_folder.CONFIG} --home {home} {words}"
 
 
-def compare_quality(own_rows: Sequence[Row], exact: Sequence[Row], tokens: int) -> dict[str, Any] | None:
+def compare_quality(own_rows: Sequence[Row], exact_rows: Sequence[Row], tokens: int) -> dict[str, Any] | None:
     """Both after the last number of tokens at which both were measured, and what each needed for the worse of the two
     losses there; None if there is no such number.
     """
-    exact_by_step = {row["step"]: row for row in exact}
+    exact_by_step = {row["step"]: row for row in exact_rows}
     common = [row for row in own_rows if row["step"] in exact_by_step]
     if not common:
         return None
-    last_own, beside = common[-1], exact_by_step[common[-1]["step"]]
-    target = max(last_own["loss"], beside["loss"])
+    last_own, last_exact = common[-1], exact_by_step[common[-1]["step"]]
+    target = max(last_own["loss"], last_exact["loss"])
     return {
         "step": last_own["step"],
         "tokens": last_own["step"] * tokens,
         "loss": last_own["loss"],
-        "baseline_loss": beside["loss"],
-        "increase": last_own["loss"] / beside["loss"] - 1,
-        "times_fewer_bytes": _ratio(beside["wire_bytes"], last_own["wire_bytes"]),
+        "baseline_loss": last_exact["loss"],
+        "increase": last_own["loss"] / last_exact["loss"] - 1,
+        "times_fewer_bytes": _ratio(last_exact["wire_bytes"], last_own["wire_bytes"]),
         "target_loss": target,
         "seconds_to_target": seconds_to(own_rows, target),
-        "baseline_seconds_to_target": seconds_to(exact, target),
+        "baseline_seconds_to_target": seconds_to(exact_rows, target),
     }
 
 
@@ -139,11 +139,11 @@ def _notes(
     if view.changes:
         lines.append("values were changed while it went: see its changes")
     if baseline is not None:
-        beside, keys = arithmetic(values_of(baseline.folder)), arithmetic(values)
+        baseline_values, keys = arithmetic(values_of(baseline.folder)), arithmetic(values)
         other = [
-            f"{key} {beside.get(key)}, here {value}"
+            f"{key} {baseline_values.get(key)}, here {value}"
             for key, value in keys.items()
-            if beside.get(key) != value
+            if baseline_values.get(key) != value
         ]
         lines += (
             [f"the baseline has {', '.join(other)}: seconds and bytes differ for that, too"] if other else []

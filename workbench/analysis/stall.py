@@ -131,13 +131,13 @@ def _stall(
     last = _last_steps(steps, recent_steps(config.get("outer")))
     if last is None or any(row.step > last.step for row in changes):
         return None
-    quiet = time.time() - max(last.ended_unix, noted_unix or 0.0)
+    quiet_seconds = time.time() - max(last.ended_unix, noted_unix or 0.0)
     usual = float(np.median(last.seconds))
-    if quiet <= max(LEAST_SECONDS, TIMES_MEDIAN * usual, TIMES_LONGEST * float(last.seconds.max())):
+    if quiet_seconds <= max(LEAST_SECONDS, TIMES_MEDIAN * usual, TIMES_LONGEST * float(last.seconds.max())):
         return None
     places = _places(ranks, is_here=_is_here(status))
     patience = (config.get("train") or {}).get("step_timeout_seconds")
-    return Stall(quiet, usual, _culprits(places), patience, places)
+    return Stall(quiet_seconds, usual, _culprits(places), patience, places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +155,9 @@ def _last_steps(steps: Mapping[int, Columns], recent: int) -> _LastSteps | None:
     if not written:
         return None
     step = min(int(columns["step"][-1]) for columns in written)
-    behind = [columns for columns in written if int(columns["step"][-1]) == step]
-    ended = max(float(columns["start_unix"][-1] + columns["step_seconds"][-1]) for columns in behind)
-    step_fields = {name: behind[0][name][-recent:] for name in _STEP}
+    columns_of_step = [columns for columns in written if int(columns["step"][-1]) == step]
+    ended = max(float(columns["start_unix"][-1] + columns["step_seconds"][-1]) for columns in columns_of_step)
+    step_fields = {name: columns_of_step[0][name][-recent:] for name in _STEP}
     if len(step_fields["step"]) < LEAST_STEPS:
         return None
     return _LastSteps(
@@ -180,20 +180,20 @@ def _places(ranks: Sequence[RankProgress], *, is_here: bool) -> tuple[RankPlace,
     stopped = stopped_processes([rank for rank in ranks if is_here and not rank.another_host], 0.0)
     places = []
     for rank in ranks:
-        near = is_here and not rank.another_host
-        idle = rank.age_seconds if near else None
-        places.append(RankPlace(rank.rank, rank.step, rank.phase, idle, near and rank.pid in stopped))
+        is_on_host = is_here and not rank.another_host
+        idle = rank.age_seconds if is_on_host else None
+        places.append(RankPlace(rank.rank, rank.step, rank.phase, idle, is_on_host and rank.pid in stopped))
     return tuple(places)
 
 
 def _culprits(places: Sequence[RankPlace]) -> tuple[int, ...]:
     """The first kind of these that there is."""
-    behind = min(place.step for place in places)
+    last_step = min(place.step for place in places)
     at_work = [place for place in places if place.phase not in WAITING]
-    last = [place for place in places if place.step == behind]
+    last = [place for place in places if place.step == last_step]
     kinds = (
         [place for place in places if place.stopped],
-        [place for place in at_work if place.step == behind],
+        [place for place in at_work if place.step == last_step],
         at_work,
         last if len(last) < len(places) else [],
     )
@@ -209,26 +209,26 @@ def sentence(stall: Stall) -> str:
 
 
 def _ranks_text(stall: Stall) -> str:
-    holding = [place for place in stall.ranks if place.rank in stall.held_up_by]
+    culprits = [place for place in stall.ranks if place.rank in stall.held_up_by]
     others = [place for place in stall.ranks if place.rank not in stall.held_up_by]
-    if not holding:
+    if not culprits:
         return f"all ranks are {_waiting(others)}, and which one holds up the others is not known"
     if len(others) > 1 and all(place.phase in WAITING for place in others):
-        return "; ".join([*_lines_of_places(holding), f"the others are {_waiting(others)}"])
-    return "; ".join(_lines_of_places(holding) + _lines_of_places(others))
+        return "; ".join([*_lines_of_places(culprits), f"the others are {_waiting(others)}"])
+    return "; ".join(_lines_of_places(culprits) + _lines_of_places(others))
 
 
 def _lines_of_places(places: Sequence[RankPlace]) -> list[str]:
     """Ranks that do the same, together."""
     groups = defaultdict[str, list[int]](list)
     for place in places:
-        where = _WHERE.get(place.phase, _ELSEWHERE)
-        groups[f"{_STOPPED if place.stopped else ''}{where}"].append(place.rank)
+        position = _WHERE.get(place.phase, _ELSEWHERE)
+        groups[f"{_STOPPED if place.stopped else ''}{position}"].append(place.rank)
     return [
-        f"{words.named_ranks(ranks)} is {where}"
+        f"{words.named_ranks(ranks)} is {position}"
         if len(ranks) == 1
-        else f"{words.named_ranks(ranks)} are {where.replace(' its ', ' their ')}"
-        for where, ranks in groups.items()
+        else f"{words.named_ranks(ranks)} are {position.replace(' its ', ' their ')}"
+        for position, ranks in groups.items()
     ]
 
 

@@ -51,8 +51,8 @@ class StudyDocument:
         members = {} if self.controllers is None else {"controllers": self.controllers}
         live = {} if self.live is None else {"live": self.live.as_dict()}
         command = {} if self.command is None else {"command": self.command.as_dict()}
-        picked = {"picks": [pick.as_dict() for pick in self.picks]} if self.picks else {}
-        return plain | members | {"why": self.why.as_dict() if self.why else None} | picked | live | command
+        picks = {"picks": [pick.as_dict() for pick in self.picks]} if self.picks else {}
+        return plain | members | {"why": self.why.as_dict() if self.why else None} | picks | live | command
 
 
 def document(folder: Path) -> StudyDocument:
@@ -196,12 +196,12 @@ class FollowedStudy:
             self._latest = StudySnapshot(view, before.document if before and same else view_document(view))
             return self._latest
 
-    def more(self, question: str, signature: object, make: Callable[[], Result]) -> Result:
+    def more(self, question: str, signature: object, compute: Callable[[], Result]) -> Result:
         """Something else that is worked out of the study, once for each signature; a document is its own."""
         with self._lock:
             answer = self._more.get(question)
             if answer is None or not _is_same(answer[0], signature):
-                answer = self._more[question] = (signature, make())
+                answer = self._more[question] = (signature, compute())
             result: Result = answer[1]
             return result
 
@@ -226,8 +226,8 @@ class FollowedStudies:
     def study(self, folder: Path) -> FollowedStudy:
         """The study of a folder."""
         with self._lock:
-            followed = self._known.setdefault(folder, FollowedStudy(folder))
+            study = self._known.setdefault(folder, FollowedStudy(folder))
             self._known.move_to_end(folder)
             while len(self._known) > FOLLOWED:
                 self._known.popitem(last=False)
-            return followed
+            return study

@@ -15,14 +15,14 @@ from workbench.home.runs import RunView
 _OPTION = "--threshold"
 
 
-def thresholds_of(tree: dict[str, Any] | None, requested: dict[str, Any] | None = None) -> Thresholds:
+def thresholds_of(tree: dict[str, Any] | None, overrides: dict[str, Any] | None = None) -> Thresholds:
     """Those of a run's configuration, with some asked for in their place.
 
     Raises:
         InputError: there is no such threshold, or it is no fraction.
     """
     recorded = ((tree or {}).get("profile") or {}).get("thresholds") or {}
-    wanted = runconfig.parse({"profile": {"thresholds": recorded | (requested or {})}})
+    wanted = runconfig.parse({"profile": {"thresholds": recorded | (overrides or {})}})
     return Thresholds(**wanted.profile.thresholds.model_dump())
 
 
@@ -53,12 +53,12 @@ def rejudge(view: RunView, texts: list[str], tree: dict[str, Any] | None) -> Run
 def _with_findings(view: RunView) -> RunView:
     from workbench.home.runs import add_numbers_so_far
 
-    fresh = add_numbers_so_far(replace(view, summary=None)).summary
-    if view.summary is None or fresh is None or not fresh.findings:
+    summary = add_numbers_so_far(replace(view, summary=None)).summary
+    if view.summary is None or summary is None or not summary.findings:
         raise InputError(
             _OPTION, None, "the run's records are gone, and its summary holds no findings to judge"
         )
-    return replace(view, summary=replace(view.summary, findings=fresh.findings))
+    return replace(view, summary=replace(view.summary, findings=summary.findings))
 
 
 def minor_verdicts(findings: list[Verdict], verdicts: list[Verdict]) -> list[Verdict]:

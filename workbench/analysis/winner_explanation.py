@@ -91,10 +91,10 @@ def explain_winner(result: StudyResult, home: Path) -> WinnerExplanation | None:
     )
     if other is None or not _is_shown(result, role, other):
         return None
-    mine, theirs = (_mean_summary(home, _runs(result, entry)) for entry in (best, other))
-    if mine is None or theirs is None:
+    own_summary, other_summary = (_mean_summary(home, _runs(result, entry)) for entry in (best, other))
+    if own_summary is None or other_summary is None:
         return None
-    why = compare(mine, theirs, best.label, other.label, role)
+    why = compare(own_summary, other_summary, best.label, other.label, role)
     return why if why.seconds < why.other_seconds else None
 
 
@@ -124,10 +124,10 @@ def compare(winner: Summary, other: Summary, name: str, other_name: str, role: s
     tokens = winner["tokens_per_step"]
     ranks, other_ranks = (trial.get("world_size") or 1 for trial in (winner, other))
     factor = tokens / other["tokens_per_step"] * other_ranks / ranks
-    mine, theirs = _parts(winner), _parts(other)
+    own_parts, other_parts = _parts(winner), _parts(other)
     parts = [
-        Part(part, mine.get(part, 0.0), factor * theirs.get(part, 0.0))
-        for part in dict.fromkeys((*mine, *theirs))
+        Part(part, own_parts.get(part, 0.0), factor * other_parts.get(part, 0.0))
+        for part in dict.fromkeys((*own_parts, *other_parts))
     ]
     wire = other.get("wire_bytes_per_step")
     return WinnerExplanation(
@@ -135,8 +135,8 @@ def compare(winner: Summary, other: Summary, name: str, other_name: str, role: s
         other=other_name,
         role=role,
         tokens=tokens,
-        seconds=sum(mine.values()),
-        other_seconds=factor * sum(theirs.values()),
+        seconds=sum(own_parts.values()),
+        other_seconds=factor * sum(other_parts.values()),
         parts=sorted(parts, key=lambda part: -abs(part.saved)),
         wire_bytes=winner.get("wire_bytes_per_step"),
         other_wire_bytes=None if wire is None else factor * wire,
@@ -150,16 +150,18 @@ def compare(winner: Summary, other: Summary, name: str, other_name: str, role: s
 
 def line(why: WinnerExplanation) -> str:
     """The comparison in one sentence for each kind of difference."""
-    took = f"{words.seconds(why.seconds)} instead of {words.seconds(why.other_seconds)}"
+    step_text = f"{words.seconds(why.seconds)} instead of {words.seconds(why.other_seconds)}"
     role = "the baseline" if why.role == "baseline" else "the nearest"
     same = (
         ""
         if why.other_ranks is None
         else f", for as many tokens on each of the other's {why.other_ranks:,} ranks"
     )
-    several = f", means of {why.runs} and {why.other_runs} runs" if max(why.runs, why.other_runs) > 1 else ""
+    means_note = (
+        f", means of {why.runs} and {why.other_runs} runs" if max(why.runs, why.other_runs) > 1 else ""
+    )
     sentences = [
-        f"Compared with {role} ({why.other}), a step of {why.tokens:,} tokens takes {took}{same}{several}"
+        f"Compared with {role} ({why.other}), a step of {why.tokens:,} tokens takes {step_text}{same}{means_note}"
     ]
     sentences += list(_changes(why))
     if (
@@ -167,9 +169,9 @@ def line(why: WinnerExplanation) -> str:
         and why.other_wire_bytes is not None
         and why.wire_bytes + why.other_wire_bytes
     ):
-        mine, theirs = (f"{size / 1e6:,.3g} MB" for size in (why.wire_bytes, why.other_wire_bytes))
-        beside = ", as the other does" if mine == theirs else f" instead of {theirs}"
-        sentences.append(f"a rank sends {mine} a step{beside}")
+        own_bytes, other_bytes = (f"{size / 1e6:,.3g} MB" for size in (why.wire_bytes, why.other_wire_bytes))
+        bytes_comparison = ", as the other does" if own_bytes == other_bytes else f" instead of {other_bytes}"
+        sentences.append(f"a rank sends {own_bytes} a step{bytes_comparison}")
     if why.link and why.other_link:
         sentences.append(
             f"its busiest link ({why.link.interface}) is {words.percent(why.link.share)} used, the other's "
@@ -230,7 +232,7 @@ def _mean_summary(home: Path, runs: Sequence[str]) -> Summary | None:
         sum(summary["phases"].values()) + (summary.get("between_seconds") or 0.0) for summary in summaries
     ]
     scale = geometric_mean(steps) / fmean(steps) if min(steps) > 0 else 1.0
-    sent = [
+    wire_bytes = [
         summary["wire_bytes_per_step"]
         for summary in summaries
         if summary.get("wire_bytes_per_step") is not None
@@ -241,7 +243,7 @@ def _mean_summary(home: Path, runs: Sequence[str]) -> Summary | None:
             [summary.get("exposed_seconds_by_axis") or {} for summary in summaries], scale
         ),
         "between_seconds": scale * fmean(summary.get("between_seconds") or 0.0 for summary in summaries),
-        "wire_bytes_per_step": fmean(sent) if sent else None,
+        "wire_bytes_per_step": fmean(wire_bytes) if wire_bytes else None,
         "runs": len(summaries),
     }
 

@@ -39,14 +39,14 @@ def export(
     run, study, description = run_to_export(home, source)
     if source.kind == "study":
         say(f"{source.id} is a study; exporting {description}")
-    exported = target.render(run, study)
+    bundle_of_run = target.render(run, study)
     out = out.expanduser().absolute()
-    bundle.write(exported, out)
+    bundle.write(bundle_of_run, out)
     if json:
         emit_json({"run": run.id, "study": source.id if source.kind == "study" else None, "target": to,
-                   "out": str(out), "files": sorted(exported.files), **target.facts(exported)})  # fmt: skip
+                   "out": str(out), "files": sorted(bundle_of_run.files), **target.facts(bundle_of_run)})  # fmt: skip
         return 0
-    for row in exported.unexpressed:
+    for row in bundle_of_run.unexpressed:
         say(f"not in it: {row.line}")
     print(f"{run.id} exported to {out}; train it with {out / target.start}")
     return 0
@@ -77,19 +77,19 @@ def import_file(
     from workbench.text.output import emit_json, say
 
     values = assignments([*(sets or []), *(more or [])])
-    imported = importing.read(file.expanduser(), form, ranks, values)
-    text = yaml.safe_dump(importing.tree(imported.values), sort_keys=False)
+    config_read = importing.read(file.expanduser(), form, ranks, values)
+    text = yaml.safe_dump(importing.tree(config_read.values), sort_keys=False)
     if out is not None:
         importing.write(text, out.expanduser())
     if json:
-        emit_json(imported.document() | {"out": None if out is None else str(out)})
+        emit_json(config_read.document() | {"out": None if out is None else str(out)})
         return 0
-    for key, value in imported.left_out.items():
+    for key, value in config_read.left_out.items():
         say(f"left out: {key}={value} is no setting here")
     if out is None:
         print(text, end="")
     else:
-        read_as = f"{imported.format}, {several(imported.ranks, 'ranks')}"
+        read_as = f"{config_read.format}, {several(config_read.ranks, 'ranks')}"
         print(f"{file} ({read_as}) is in {out}; try it with: workbench train {out}")
     return 0
 
@@ -191,15 +191,15 @@ def prune(
     from workbench.text.output import emit_json, say
 
     limits = pruning.limits(older, larger, checkpoints)
-    done = pruning.prune(home, limits, apply)
-    for note in done.notes:
+    result = pruning.prune(home, limits, apply)
+    for note in result.notes:
         say(f"note: {note}")
     if json:
-        emit_json({"home": str(home)} | asdict(done))
+        emit_json({"home": str(home)} | asdict(result))
         return 0
-    for run in done.runs:
+    for run in result.runs:
         print(f"{run.id}  {run.bytes / 1e6:,.1f} MB  {run.reason}")
-    print(pruning.result_line(done))
+    print(pruning.result_line(result))
     return 0
 
 
@@ -237,15 +237,15 @@ def export_study(
     if study.kind != "study":
         raise InputError("id", study.id, "is a run; give a study (one run's settings: workbench export)")
     out = (file or Path(study.id + packing.SUFFIX)).expanduser().absolute()
-    packed = packing.pack(home, study.id, out, with_records)
+    result = packing.pack(home, study.id, out, with_records)
     size = out.stat().st_size
     if json:
-        emit_json({"file": str(out), "bytes": size} | packed.document())
+        emit_json({"file": str(out), "bytes": size} | result.document())
         return 0
-    for line in packed.left_out:
+    for line in result.left_out:
         say(f"left out: {line}")
-    trials, runs = several(packed.trials, "trials"), several(packed.runs, "runs")
-    print(f"{packed.study}, {trials} and {runs}, is in {out} ({size_words(size)})")
+    trials, runs = several(result.trials, "trials"), several(result.runs, "runs")
+    print(f"{result.study}, {trials} and {runs}, is in {out} ({size_words(size)})")
     print(f"elsewhere: workbench study import {out.name}")
     return 0
 
@@ -265,15 +265,15 @@ def import_study(
     from workbench.home.transfer import import_study as unpacking
     from workbench.text.output import emit_json, say
 
-    done = unpacking.unpack(home, file.expanduser().absolute(), name)
+    result = unpacking.unpack(home, file.expanduser().absolute(), name)
     if json:
-        emit_json({"file": str(file), "home": str(home)} | done.document())
+        emit_json({"file": str(file), "home": str(home)} | result.document())
         return 0
-    for line in done.notes:
+    for line in result.notes:
         say(f"note: {line}")
-    already = f" ({done.runs_here_before} of them were here already)" if done.runs_here_before else ""
+    note = f" ({result.runs_here_before} of them were here already)" if result.runs_here_before else ""
     print(
-        f"{done.study}, {several(done.trials, 'trials')} and {several(done.runs, 'runs')}{already}, is in {home}"
+        f"{result.study}, {several(result.trials, 'trials')} and {several(result.runs, 'runs')}{note}, is in {home}"
     )
-    print(f"continue it with: workbench tune {Path(done.folder) / STUDY_GIVEN}")
+    print(f"continue it with: workbench tune {Path(result.folder) / STUDY_GIVEN}")
     return 0

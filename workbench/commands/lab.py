@@ -83,16 +83,20 @@ def down(json: Json = False) -> int:
     from workbench.text.output import emit_json
 
     lab.require_means("lab", None)
-    removed, in_use = registry.take_down()
+    removed_labs, in_use = registry.take_down()
     if json:
         emit_json(
             {
-                "removed": [document(entry) for entry in removed],
+                "removed": [document(entry) for entry in removed_labs],
                 "in_use": [document(entry) for entry in in_use],
             }
         )
         return 0
-    print(f"removed {len(removed)}: " + "; ".join(map(words, removed)) if removed else "no lab to remove")
+    print(
+        f"removed {len(removed_labs)}: " + "; ".join(map(words, removed_labs))
+        if removed_labs
+        else "no lab to remove"
+    )
     for entry in in_use:
         print(f"in use, not removed: {words(entry)}")
     return 0
@@ -156,7 +160,7 @@ def _links(lab: Lab) -> list[dict[str, Any]]:
     from engine.launch.lab.build import read_rates
     from engine.launch.lab.links import down_links
 
-    measured, down = read_rates(lab.links), down_links(lab.links)
+    measured, links_down = read_rates(lab.links), down_links(lab.links)
     rows = []
     for link in lab.links:
         rates, traffic = measured.get(link), registry.traffic(link.near)
@@ -167,7 +171,7 @@ def _links(lab: Lab) -> list[dict[str, Any]]:
                 "rate_mbit": _mbit(link.rate_kbit),
                 "measured_sent_mbit": None if rates is None else rates.sent_mbit,
                 "measured_received_mbit": None if rates is None else rates.received_mbit,
-                "up": link not in down,
+                "up": link not in links_down,
                 "sent_bytes": None if traffic is None else traffic.sent_bytes,
                 "received_bytes": None if traffic is None else traffic.received_bytes,
             }
@@ -183,10 +187,10 @@ def _tell(labs: list[Lab], json: bool) -> None:
         return
     for lab in labs:
         print(words(lab))
-        about = document(lab)
-        for row in about["links"]:
+        facts = document(lab)
+        for row in facts["links"]:
             print(f"  {row['name']}: {_link_words(row)}")
-        for host, ranks in enumerate(about["ranks"]):
+        for host, ranks in enumerate(facts["ranks"]):
             for rank in ranks:
                 print(f"  on host {host}: rank {rank['rank']} of {rank['run']}")
 

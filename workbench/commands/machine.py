@@ -56,9 +56,9 @@ def calibrate(
         return _measure_links(home, links, json)
     from engine.launch.measure.calibrate import CalibrationRequest
 
-    done = _measure(home, CalibrationRequest(ranks, quick, device))
+    is_complete = _measure(home, CalibrationRequest(ranks, quick, device))
     _report(home, find_calibration(home), json)
-    return 0 if done.complete else 1
+    return 0 if is_complete.complete else 1
 
 
 def _measure(home: Path, request: CalibrationRequest) -> Calibration:

@@ -100,7 +100,7 @@ def predict(
     return _forecast(prediction, place.place_config(configuration, target), json)
 
 
-def _forecast(prediction: Forecast, where: PlacementReport | None, json: bool) -> int:
+def _forecast(prediction: Forecast, placement: PlacementReport | None, json: bool) -> int:
     from tuning.predict.placement.signatures.mesh import compare, unknown
     from tuning.predict.placement.traffic_map import traffic_of
     from workbench.text.output import emit_json, result_console
@@ -109,7 +109,7 @@ def _forecast(prediction: Forecast, where: PlacementReport | None, json: bool) -
     if json:
         mesh = compare(prediction.config, prediction.target)
         details = {
-            "placement": where and where.as_dict(),
+            "placement": placement and placement.as_dict(),
             "traffic": traffic and traffic.as_dict(),
             "signatures": mesh and mesh.lists_as_dict(),
             "mesh_signatures": mesh and mesh.as_dict(),
@@ -119,7 +119,7 @@ def _forecast(prediction: Forecast, where: PlacementReport | None, json: bool) -
     else:
         from workbench.terminal.prediction import print_forecast
 
-        print_forecast(result_console(), prediction, where, traffic)
+        print_forecast(result_console(), prediction, placement, traffic)
     return 0
 
 
@@ -226,23 +226,23 @@ def plan(
         config, sets or [], {key: value for key, value in overrides.items() if value is not None}
     )
     target = target_of(home, cluster, nodes, ranks if cluster else None, not without_runs)
-    planned = plans.plan(question, target, top, ranks if nodes is None else None)
-    _report_plan(planned, None if cluster else home, json)
-    return 0 if planned.best else 1
+    result = plans.plan(question, target, top, ranks if nodes is None else None)
+    _report_plan(result, None if cluster else home, json)
+    return 0 if result.best else 1
 
 
-def _report_plan(planned: PlanResult, home: Path | None, json: bool) -> None:
+def _report_plan(result: PlanResult, home: Path | None, json: bool) -> None:
     """With how predictions held here, if it is for this machine, whose ``home`` has the runs."""
     from workbench.analysis.planning import record_of_home
     from workbench.text.output import emit_json, result_console
 
     record = None if home is None else record_of_home(home)
     if json:
-        emit_json(planned.as_dict() | {"measured": record and record.as_dict()})
+        emit_json(result.as_dict() | {"measured": record and record.as_dict()})
     else:
         from workbench.terminal.plan import print_plan
 
-        print_plan(result_console(), planned, record)
+        print_plan(result_console(), result, record)
 
 
 def _configuration_of(
@@ -315,7 +315,7 @@ def schedule(
     return 0
 
 
-def _partial(whole: Plan, share: float, planned: bool) -> Plan:
+def _partial(whole: Plan, share: float, is_planned: bool) -> Plan:
     """With stages left out; LayoutError where the rules of a run do not allow it."""
     from engine.config.run_config import parse
     from engine.config.validation.partial_pipeline import skip_problems
@@ -326,7 +326,7 @@ def _partial(whole: Plan, share: float, planned: bool) -> Plan:
             "schedule": {"kind": whole.kind, "chunks": whole.chunks, "skip_share": share}}  # fmt: skip
     for problem in skip_problems(parse(tree)):
         raise problem
-    return plan(whole.kind, whole.ranks, whole.chunks, whole.micro_batches, Skips(share, planned))
+    return plan(whole.kind, whole.ranks, whole.chunks, whole.micro_batches, Skips(share, is_planned))
 
 
 def _plan(kind: str, ranks: int, chunks: int | None, micro_batches: int) -> Plan:

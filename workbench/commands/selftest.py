@@ -46,8 +46,8 @@ def selftest(
     folder = folder_for(home, out)
     result = _run(folder, checks, device, ranks, with_host_names)
     _tell_losses(result)
-    result, packed = _with_zip(result, folder)
-    _report(result, folder, packed, json)
+    result, archive = _with_zip(result, folder)
+    _report(result, folder, archive, json)
     return 0 if result.good else 1
 
 
@@ -74,16 +74,16 @@ def _with_zip(result: Selftest, folder: Path) -> tuple[Selftest, Path | None]:
         return replace(result, not_kept=result.not_kept | {path.name: why}), None
 
 
-def _report(result: Selftest, folder: Path, packed: Path | None, json: bool) -> None:
+def _report(result: Selftest, folder: Path, archive: Path | None, json: bool) -> None:
     if json:
         from workbench.text.output import emit_json
 
-        emit_json({"folder": str(folder), "zip": packed and str(packed)} | result.as_dict())
+        emit_json({"folder": str(folder), "zip": archive and str(archive)} | result.as_dict())
     else:
         from workbench.terminal.selftest import print_selftest
         from workbench.text.output import result_console
 
-        print_selftest(result_console(), result, packed or folder)
+        print_selftest(result_console(), result, archive or folder)
 
 
 def _check_options(device: str, ranks: int) -> None:
@@ -108,9 +108,9 @@ def _run(folder: Path, checks: tuple[Check, ...], device: str, ranks: int, with_
     with (
         stdout_for_results(),
         Interruption() as interruption,
-        SelftestProgress(interruption, len(checks)) as shown,
+        SelftestProgress(interruption, len(checks)) as progress,
     ):
         scrubber = Redactor(with_host_names)
         return runner.run(
-            folder, checks, SelftestRequest(device, ranks), scrubber, shown.should_stop, shown.tell
+            folder, checks, SelftestRequest(device, ranks), scrubber, progress.should_stop, progress.tell
         )

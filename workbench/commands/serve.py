@@ -135,8 +135,8 @@ def _serve(
 
     study, job = _start_demo(home) if demo else ("", None)
     try:
-        where = f", study {study} on the Tune and Live pages" if study else ""
-        print(f"The page is at {place.url}{where}. Runs are in {home}. Ctrl-C ends it.", flush=True)
+        study_text = f", study {study} on the Tune and Live pages" if study else ""
+        print(f"The page is at {place.url}{study_text}. Runs are in {home}. Ctrl-C ends it.", flush=True)
         if place.token is not None:
             print(f"To steer:     {place.link}\nOnly to look: {place.reader_link}", flush=True)
         while page.poll() is None and not interruption.seen:

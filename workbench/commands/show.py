@@ -162,18 +162,18 @@ def reindex(home: Home, json: Json = False) -> int:
     from workbench.services.reindex import reindex as rebuild
     from workbench.text.output import emit_json, say
 
-    done = rebuild(home, say)
-    for line in done.notes:
+    result = rebuild(home, say)
+    for line in result.notes:
         say(f"note: {line}")
     if json:
-        emit_json({"home": str(home)} | asdict(done))
+        emit_json({"home": str(home)} | asdict(result))
     else:
-        studies = "1 study" if done.studies == 1 else f"{done.studies:,} studies"
-        print(f"{several(done.runs, 'runs')} and {studies} in {home}")
+        studies = "1 study" if result.studies == 1 else f"{result.studies:,} studies"
+        print(f"{several(result.runs, 'runs')} and {studies} in {home}")
     return 0
 
 
-def _print_lists(runs: list[Any], studies: list[Any], shown: int) -> None:
+def _print_lists(runs: list[Any], studies: list[Any], most: int) -> None:
     from workbench.terminal.study import print_runs, print_studies
     from workbench.text.output import result_console
 
@@ -182,7 +182,7 @@ def _print_lists(runs: list[Any], studies: list[Any], shown: int) -> None:
         print_studies(console, studies)
         console.print()
     if runs:
-        print_runs(console, runs[:shown], len(runs) - len(runs[:shown]))
+        print_runs(console, runs[:most], len(runs) - len(runs[:most]))
 
 
 def _show_step(target: Target, step: int | None, rank: int | None, call: str | None, json: bool) -> int:
@@ -221,17 +221,20 @@ def _show_run(folder: Path, json: bool, thresholds: list[str]) -> int:
     view = add_numbers_so_far(runs.load(folder))
     if thresholds:
         view = rejudge(view, thresholds, run_folder.read_json(folder / run_folder.CONFIG))
-    reached, stall = roofline_of(view.folder, view.summary), stall_of(view)
+    roofline_reached, stall = roofline_of(view.folder, view.summary), stall_of(view)
     if json:
         record = annotations_of(folder).as_dict() | {"stall": stall and stall.as_dict()}
-        emit_json(runs.document(view) | record | {"roofline": reached and reached.as_dict()})
+        emit_json(
+            runs.document(view) | record | {"roofline": roofline_reached and roofline_reached.as_dict()}
+        )
     else:
         print_run(result_console(), view, stall)
         # Why there is no calibration stands beside the share of the peak already.
-        if reached is not None and (
-            reached.fraction is not None or any(collective.fitted for collective in reached.collectives)
+        if roofline_reached is not None and (
+            roofline_reached.fraction is not None
+            or any(collective.fitted for collective in roofline_reached.collectives)
         ):
-            result_console().print(roofline_note(reached), markup=False, soft_wrap=True)
+            result_console().print(roofline_note(roofline_reached), markup=False, soft_wrap=True)
     return 0
 
 

@@ -95,16 +95,16 @@ def _run(home: Path, config: RunConfig) -> RunView:
     with (
         Interruption() as interruption,
         Session(home) as session,
-        RunProgress(None if config.train.seconds else config.train.steps, interruption) as shown,
+        RunProgress(None if config.train.seconds else config.train.steps, interruption) as progress,
     ):
         try:
-            session.execute(config, {"purpose": "train"}, shown.should_stop, shown.follow)
+            session.execute(config, {"purpose": "train"}, progress.should_stop, progress.follow)
         except KeyboardInterrupt:
-            if shown.folder is None:
+            if progress.folder is None:
                 raise
-            _note_killed(shown.folder, config)
-    assert shown.folder is not None
-    return load(shown.folder)
+            _note_killed(progress.folder, config)
+    assert progress.folder is not None
+    return load(progress.folder)
 
 
 def _note_killed(folder: Path, config: RunConfig) -> None:

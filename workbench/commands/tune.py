@@ -85,8 +85,8 @@ def tune(
     json: Json = False,
 ) -> int:
     """Search for the fastest configuration. The same command continues a study that was interrupted."""
-    beside = [] if side_by_side is None else [f"side_by_side={side_by_side}"]
-    file = _read_study(study, command, [*(sets or []), *(more or []), *beside], trials, data)
+    side_by_side_line = [] if side_by_side is None else [f"side_by_side={side_by_side}"]
+    file = _read_study(study, command, [*(sets or []), *(more or []), *side_by_side_line], trials, data)
     if file.trainer is not None:
         return _tune_command(home, file, json, dry_run, join, storage)
     if dry_run:
@@ -159,14 +159,14 @@ def search_and_report(
     json: bool,
     join: bool = False,
     storage: str | None = None,
-    attached: str | None = None,
+    attached_run: str | None = None,
 ) -> int:
-    """Search, print what it came to, and say whether there is a best; ``attached`` is the run that is tuned."""
+    """Search, print what it came to, and say whether there is a best; ``attached_run`` is the run that is tuned."""
     from workbench.terminal.study import print_result
     from workbench.text.output import emit_json, result_console, stdout_for_results
 
     with stdout_for_results():
-        document = _run(home, file, join, storage, attached)
+        document = _run(home, file, join, storage, attached_run)
     if json:
         emit_json(document.as_dict())
     else:
@@ -204,7 +204,9 @@ def _slices(file: StudyFile, folder: Path, join: bool, storage: str | None) -> l
     return device_slices.slices(file.side_by_side, ranks, file.config, file.simulate is not None)
 
 
-def _run(home: Path, file: StudyFile, join: bool, storage: str | None, attached: str | None) -> StudyDocument:
+def _run(
+    home: Path, file: StudyFile, join: bool, storage: str | None, attached_run: str | None
+) -> StudyDocument:
     from tuning.spec import terms
     from tuning.storage.journal import TURN, FileLock
     from tuning.storage.study_folder import STUDIES
@@ -217,7 +219,7 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None, attached:
 
     atomic_import.finish(home)
     terms.check_environment_here(file.config, file.knobs, file.ranks, file.simulate is not None)
-    result = _search(home, file, join, storage, attached)
+    result = _search(home, file, join, storage, attached_run)
     if result.state == "ended":
         with FileLock(home / STUDIES / file.name / TURN):  # others may end now, too
             compact_at_end(home / run.id for run in Store(home).runs(file.name))
@@ -225,19 +227,19 @@ def _run(home: Path, file: StudyFile, join: bool, storage: str | None, attached:
         say(f"interrupted; the same command continues study {file.name}")
     report = live_report.report_live_study(home / STUDIES / file.name, result)
     command_text = command_report.report_command(file, result)
-    picked = automatic_choices.explain_choices(result, file, home)
+    picks = automatic_choices.explain_choices(result, file, home)
     return StudyDocument(
         result,
         None,
         winner_explanation.explain_winner(result, home),
         live=report,
         command=command_text,
-        picks=picked,
+        picks=picks,
     )
 
 
 def _search(
-    home: Path, file: StudyFile, join: bool, storage: str | None, attached: str | None
+    home: Path, file: StudyFile, join: bool, storage: str | None, attached_run: str | None
 ) -> StudyResult:
     from engine.session import Session
     from tuning.execution import preflight
@@ -249,27 +251,27 @@ def _search(
 
     folder = home / STUDIES / file.name
     if file.live is not None:
-        return _search_live(home, file, attached)
+        return _search_live(home, file, attached_run)
     parts = _slices(file, folder, join, storage)
     if parts:
         parts.pop(0).take()
     started = Session(home, fresh_on_cpu=True) if preflight.weighs_memory(file) else Session(home)
-    beside = Children(home, file.name, parts)
-    with beside as children, started as session, StudyProgress(file) as shown:
+    controllers = Children(home, file.name, parts)
+    with controllers as children, started as session, StudyProgress(file) as progress:
         execute = _other_executor(home, file) or session.execute
         make_prior = prior_maker(home, file)
 
-        def update(news: Update) -> None:
+        def update(study_update: Update) -> None:
             children.start()
-            shown.update(news)
+            progress.update(study_update)
 
         result = run_study(file, folder, execute, update, make_prior, join, storage)
         children.close(ended=result.state == "ended")
     return result
 
 
-def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResult:
-    """Search on a run; one that the study began trains on to its end with what was found, an ``attached`` one is left
+def _search_live(home: Path, file: StudyFile, attached_run: str | None) -> StudyResult:
+    """Search on a run; one that the study began trains on to its end with what was found, an ``attached_run`` is left
     with it. Ctrl-C stops a run of the study's own, with a checkpoint.
     """
     from tuning.execution.live.exploitation import final_config, run_to_the_end, windows_of
@@ -286,24 +288,24 @@ def _search_live(home: Path, file: StudyFile, attached: str | None) -> StudyResu
     assert live is not None
     folder = home / STUDIES / file.name
     recorded = studies.document(folder) if (folder / STUDY).is_file() else None
-    before, exact = (recorded.live, recorded.result.best_exact) if recorded else (None, None)
-    windows = windows_of(home, file, attached, before.baseline_step_seconds if before else None)
+    before, exact_best = (recorded.live, recorded.result.best_exact) if recorded else (None, None)
+    windows = windows_of(home, file, attached_run, before.baseline_step_seconds if before else None)
     starter = windows.starter
-    if exact is not None and exact.value is not None:
+    if exact_best is not None and exact_best.value is not None:
         first = recorded.result.baseline if recorded else None
-        usual = file.search_space.config(exact.config)
-        windows.remember(usual, exact.value, exact.trial, first.trial if first else None)
+        usual = file.search_space.config(exact_best.config)
+        windows.remember(usual, exact_best.value, exact_best.trial, first.trial if first else None)
 
     def search() -> StudyResult:
-        with StudyProgress(file) as shown:
-            return run_study(file, folder, windows, shown.update, prior_maker(home, file))
+        with StudyProgress(file) as progress:
+            return run_study(file, folder, windows, progress.update, prior_maker(home, file))
 
     @contextmanager
     def looking() -> Iterator[Callable[[], bool]]:
-        with Interruption() as interruption, LiveProgress(starter, live.steps, interruption) as going:
-            yield going.should_stop
+        with Interruption() as interruption, LiveProgress(starter, live.steps, interruption) as progress:
+            yield progress.should_stop
 
-    if attached is not None:
+    if attached_run is not None:
         result = search()
         best = final_config(windows, file, result)
         if not starter.was_left:
@@ -365,4 +367,4 @@ def attach(
     from workbench.services.study_of_run import study_of_run
 
     target = resolve(home, identity)
-    return search_and_report(home, study_of_run(home, target, trials), json, attached=target.id)
+    return search_and_report(home, study_of_run(home, target, trials), json, attached_run=target.id)

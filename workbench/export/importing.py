@@ -49,7 +49,7 @@ def read(path: Path, name: str | None = None, ranks: int | None = None,
     return read_text(form, text, ranks, sets or {})
 
 
-def read_given(name: str, data: bytes, form: str | None = None, ranks: int | None = None) -> ImportResult:
+def read_upload(name: str, data: bytes, form: str | None = None, ranks: int | None = None) -> ImportResult:
     """As ``read``, of a file that somebody sent with its name.
 
     Raises:

@@ -50,8 +50,8 @@ def source(view: RunView, study: StudyDocument | None) -> Source:
         InputError: the run has no valid configuration.
     """
     config = view.config()
-    frozen = backbone_of(view)
-    config = config.with_values({"train.resume": None if frozen is None else str(frozen)})
+    backbone = backbone_of(view)
+    config = config.with_values({"train.resume": None if backbone is None else str(backbone)})
     return Source(view, config.dumps(), study)
 
 
@@ -147,9 +147,9 @@ def provenance(source: Source) -> Provenance:
 
 def resume_origin(view: RunView) -> ParentRun | None:
     """The run and the step that this one went on from; None if it started from the beginning."""
-    resumed = view.summary and view.summary.resumed
-    if resumed:
-        return ParentRun(resumed.run, resumed.step)
+    resume = view.summary and view.summary.resumed
+    if resume:
+        return ParentRun(resume.run, resume.step)
     checkpoint = view.config().train.resume
     return None if checkpoint is None else ParentRun(Path(checkpoint).parent.parent.name, None)
 

@@ -50,12 +50,12 @@ class Target:
             return self.package
         return str(documents.read_format(self.format.name)["package"]).partition(" ")[0]
 
-    def facts(self, exported: Bundle) -> dict[str, Any]:
+    def facts(self, bundle: Bundle) -> dict[str, Any]:
         """What an export does not say, what its keys were checked against, and which checks were made, of what."""
         if self.format is None:
-            settings = [setting.as_dict() for setting in exported.unexpressed]
+            settings = [setting.as_dict() for setting in bundle.unexpressed]
             return {"losses": settings, "checked_against": None, "levels": {}}
-        return facts(self.format, exported.unexpressed)
+        return facts(self.format, bundle.unexpressed)
 
 
 def public_trainer(form: Format) -> Target:

@@ -98,9 +98,9 @@ def _empty_panels(title: str, labels: tuple[tuple[str, str], ...], revision: str
     grid = _grid(len(labels))
     layout = grid.layout.to_plotly_json() | frame(title, revision, height * rows)
     for number, (x, y) in enumerate(labels):
-        which = number + 1 if number else ""
-        layout[f"xaxis{which}"] |= axis(x, X_STANDOFF) | BARE
-        layout[f"yaxis{which}"] |= axis(y, Y_STANDOFF)
+        suffix = number + 1 if number else ""
+        layout[f"xaxis{suffix}"] |= axis(x, X_STANDOFF) | BARE
+        layout[f"yaxis{suffix}"] |= axis(y, Y_STANDOFF)
     drawing = go.Figure(grid)
     drawing.layout = layout
     return drawing
@@ -141,10 +141,10 @@ def axis(title: str, standoff: int) -> dict[str, Any]:
 def frame(title: str, revision: str, height: int) -> dict[str, Any]:
     """Margins, title and legend that never lie on each other: the title above, the legend below it."""
     place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "yref": "container"}
-    below = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
+    legend_place = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
     return {
         "title": {"text": title, "font": {"size": 15}, "pad": {"t": 8}} | place,
-        "legend": {"traceorder": "normal", "itemwidth": 30} | below,
+        "legend": {"traceorder": "normal", "itemwidth": 30} | legend_place,
         "margin": {"l": 8, "r": 12, "t": 62, "b": 8},
         "height": height,
         "hovermode": "x unified",
@@ -170,8 +170,8 @@ def empty(drawing: go.Figure, text: str) -> go.Figure:
 
 def phases(series: PhaseSeries, revision: str = "") -> go.Figure:
     """Stacked bars: where the time of each step went."""
-    what = "step" if series.steps_per_bar == 1 else f"step (a bar is the mean of {series.steps_per_bar})"
-    drawing = figure(f"Step time by phase — {series.rank}", what, "ms per step", revision, height=376)
+    x_title = "step" if series.steps_per_bar == 1 else f"step (a bar is the mean of {series.steps_per_bar})"
+    drawing = figure(f"Step time by phase — {series.rank}", x_title, "ms per step", revision, height=376)
     if not series.steps:
         return empty(drawing, "no step has ended yet")
     drawing.update_layout(margin_t=98)  # its legend has three rows where the page is narrow
@@ -296,34 +296,34 @@ def _bars(
 
 def draw_panels(
     title: str,
-    looks: Sequence[Panel],
+    panel_looks: Sequence[Panel],
     series: Sequence[Sequence[Line]],
     revision: str = "",
     wholes: Sequence[float | None] = (),
 ) -> go.Figure:
     """A panel for each reading, with its lines; ``wholes`` say of how much, in the panels' units."""
-    totals = wholes or [None] * len(looks)
+    totals = wholes or [None] * len(panel_looks)
     units = [
-        look.unit if total is None else f"{look.unit} of {total:,.0f}"
-        for look, total in zip(looks, totals, strict=True)
+        panel.unit if total is None else f"{panel.unit} of {total:,.0f}"
+        for panel, total in zip(panel_looks, totals, strict=True)
     ]
-    labels = [(SINCE_START, f"{look.title}, {unit}") for look, unit in zip(looks, units, strict=True)]
+    labels = [(SINCE_START, f"{panel.title}, {unit}") for panel, unit in zip(panel_looks, units, strict=True)]
     drawing = panels(title, labels, revision, 250).update_yaxes(rangemode="tozero")
     drawing.update_xaxes(rangemode="nonnegative")
     if not any(trace.x for lines in series for trace in lines):
         return empty(drawing, "no reading yet")
-    for number, (look, lines) in enumerate(zip(looks, series, strict=True)):
-        place = panel_place(number, len(looks))
-        draw_lines(drawing, lines, f"%{{y:{look.digits}}} {look.unit}", place)
-        if look.axis is not None:
-            drawing.update_yaxes(range=look.axis, **place)
+    for number, (panel, lines) in enumerate(zip(panel_looks, series, strict=True)):
+        place = panel_place(number, len(panel_looks))
+        draw_lines(drawing, lines, f"%{{y:{panel.digits}}} {panel.unit}", place)
+        if panel.axis is not None:
+            drawing.update_yaxes(range=panel.axis, **place)
     return drawing
 
 
-def name_panels(looks: Iterable[Panel], of: str) -> str:
+def name_panels(panels: Iterable[Panel], subject: str) -> str:
     """What the panels show, for readers of the screen."""
-    *first, last = (look.title for look in looks)
-    text = f"{', '.join(first)} and {last} of {of}" if first else f"{last} of {of}"
+    *first, last = (panel.title for panel in panels)
+    text = f"{', '.join(first)} and {last} of {subject}" if first else f"{last} of {subject}"
     return text[0].upper() + text[1:]
 
 
@@ -335,7 +335,7 @@ def numbers(values: Sequence[float | None]) -> np.ndarray[Any, Any] | list[float
 
 def set_opacity(color: str, opacity: float = 0.18) -> str:
     """A "#rrggbb" that lets through what is behind it."""
-    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    red, green, blue = (int(color[start : start + 2], 16) for start in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity})"
 
 
@@ -350,11 +350,11 @@ def draw_lines(
     first trace that has points, for Plotly leaves out the others. A line that is alone in its panel is in none, and
     has the colour of no other. ``first`` lines of other panels have had their looks.
     """
-    named = {trace.name for trace in drawing.data if trace.showlegend}
+    legend_names = {trace.name for trace in drawing.data if trace.showlegend}
     traces = []
     for number, trace in enumerate(lines):
-        alone = place is not None and len(lines) == 1
-        look = LineLook(NEUTRAL, "solid") if alone else line_look(first + number)
+        is_alone = place is not None and len(lines) == 1
+        look = LineLook(NEUTRAL, "solid") if is_alone else line_look(first + number)
         traces.append(
             {
                 "type": "scatter",
@@ -364,12 +364,12 @@ def draw_lines(
                 "mode": "lines",
                 "line": {"color": look.color, "dash": look.dash, "width": 1.6},
                 "legendgroup": trace.name,
-                "showlegend": len(lines) > 1 and len(trace.x) > 0 and trace.name not in named,
+                "showlegend": len(lines) > 1 and len(trace.x) > 0 and trace.name not in legend_names,
                 "hovertemplate": hover,
             }
         )
     # Together: Plotly checks each of them twice where they are added one by one.
-    places = {f"{name}s": [at] * len(traces) for name, at in (place or {}).items()}
+    places = {f"{name}s": [value] * len(traces) for name, value in (place or {}).items()}
     drawing.add_traces(traces, **places)
 
 
@@ -378,11 +378,11 @@ def _whole_steps(drawing: go.Figure, steps: int) -> go.Figure:
     return drawing.update_xaxes(dtick=1) if steps <= FEW_STEPS else drawing
 
 
-def _warmup(drawing: go.Figure, until: int | None, first: int, shift: float) -> None:
-    """Shades the steps before ``until``, which are not measured, and says so in the legend."""
-    if until is None:
+def _warmup(drawing: go.Figure, first_measured: int | None, first: int, shift: float) -> None:
+    """Shades the steps before ``first_measured``, which are not measured, and says so in the legend."""
+    if first_measured is None:
         return
     look = {"fillcolor": NEUTRAL, "opacity": 0.16, "line_width": 0, "layer": "below"}
-    drawing.add_vrect(x0=first - shift, x1=until - shift, **look)
+    drawing.add_vrect(x0=first - shift, x1=first_measured - shift, **look)
     square = {"symbol": "square", "size": 11, "color": NEUTRAL, "opacity": 0.35}
     drawing.add_scatter(x=[None], y=[None], name="warm-up", mode="markers", marker=square, hoverinfo="skip")

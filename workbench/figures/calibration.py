@@ -58,39 +58,41 @@ class GemmSeries(NamedTuple):
     lines: list[RateLine]
 
 
-def groups(shown: Calibration) -> list[tuple[str, int]]:
+def groups(calibration: Calibration) -> list[tuple[str, int]]:
     """Backends and sizes of groups that were measured."""
-    return sorted({(curve.backend, curve.ranks) for curve in shown.select_curves("collective")})
+    return sorted({(curve.backend, curve.ranks) for curve in calibration.select_curves("collective")})
 
 
-def bandwidth_series(shown: Calibration, backend: str, ranks: int) -> BandwidthSeries:
+def bandwidth_series(calibration: Calibration, backend: str, ranks: int) -> BandwidthSeries:
     """The operations of one backend in groups of one size."""
     curves = [
         curve
-        for curve in shown.select_curves("collective")
+        for curve in calibration.select_curves("collective")
         if (curve.backend, curve.ranks) == (backend, ranks)
     ]
     return BandwidthSeries(ranks, backend, [_curve_series(curve) for curve in curves])
 
 
-def gemm_series(shown: Calibration) -> GemmSeries:
+def gemm_series(calibration: Calibration) -> GemmSeries:
     """In TFLOP/s where a device reaches one, else in GFLOP/s."""
-    curves = shown.select_curves("gemm")
+    curves = calibration.select_curves("gemm")
     best = max((curve.peak or 0.0 for curve in curves), default=0.0)
     scale, unit = (TERA, "TFLOP/s") if best >= TERA else (GIGA, "GFLOP/s")
     return GemmSeries(unit, [_line(curve, scale) for curve in curves])
 
 
 def _curve_series(curve: Curve) -> BandwidthLine:
-    seen, held_out = _rates(curve, False), _rates(curve, True)
+    fitted, held_out = _rates(curve, False), _rates(curve, True)
     sizes = _fit_sizes([point.size for point in curve.points])
-    return BandwidthLine(curve.name, *seen, *held_out, *_expected_rates(curve, sizes))
+    return BandwidthLine(curve.name, *fitted, *held_out, *_expected_rates(curve, sizes))
 
 
 def _rates(curve: Curve, held_out: bool) -> tuple[list[int], list[float]]:
     points = [point for point in curve.points if point.held_out == held_out]
-    known = [(point.size, rate / GIGA) for point in points if (rate := curve.rate(point)) is not None]
-    return [size for size, _ in known], [rate for _, rate in known]
+    points_with_rate = [
+        (point.size, rate / GIGA) for point in points if (rate := curve.rate(point)) is not None
+    ]
+    return [size for size, _ in points_with_rate], [rate for _, rate in points_with_rate]
 
 
 def _expected_rates(curve: Curve, sizes: Sequence[float]) -> tuple[list[float], list[float]]:
@@ -99,8 +101,10 @@ def _expected_rates(curve: Curve, sizes: Sequence[float]) -> tuple[list[float], 
         bus_bandwidth(curve.name, round(size), expected_seconds(segments, size), curve.ranks)
         for size in sizes
     ]
-    known = [(size, rate / GIGA) for size, rate in zip(sizes, rates, strict=True) if rate is not None]
-    return [size for size, _ in known], [rate for _, rate in known]
+    points_with_rate = [
+        (size, rate / GIGA) for size, rate in zip(sizes, rates, strict=True) if rate is not None
+    ]
+    return [size for size, _ in points_with_rate], [rate for _, rate in points_with_rate]
 
 
 def _fit_sizes(sizes: Sequence[int]) -> list[float]:
@@ -134,11 +138,11 @@ def bandwidth(series: BandwidthSeries) -> go.Figure:
     return drawing.update_xaxes(type="log", **ticks).update_yaxes(rangemode="tozero")
 
 
-def _operation(drawing: go.Figure, measured: BandwidthLine, look: LineLook) -> None:
-    name = measured.name.replace("_", " ")
+def _operation(drawing: go.Figure, series: BandwidthLine, look: LineLook) -> None:
+    name = series.name.replace("_", " ")
     drawing.add_scatter(
-        x=measured.fit_sizes,
-        y=measured.fit_rates,
+        x=series.fit_sizes,
+        y=series.fit_rates,
         name=name,
         mode="lines",
         line={"color": look.color, "dash": look.dash, "width": 1.8},
@@ -146,8 +150,8 @@ def _operation(drawing: go.Figure, measured: BandwidthLine, look: LineLook) -> N
         hoverinfo="skip",
     )
     shapes = (
-        ("", "circle", measured.sizes, measured.rates),
-        (", held out", "circle-open", measured.held_out_sizes, measured.held_out_rates),
+        ("", "circle", series.sizes, series.rates),
+        (", held out", "circle-open", series.held_out_sizes, series.held_out_rates),
     )
     for addition, symbol, sizes, rates in shapes:
         drawing.add_scatter(
@@ -170,9 +174,9 @@ def _operation(drawing: go.Figure, measured: BandwidthLine, look: LineLook) -> N
 def gemm(series: GemmSeries) -> go.Figure:
     """Lines: how fast one rank multiplies, alone and while all ranks do."""
     title = "Matrix products by size, each rank"
-    more = _LEGEND_ROW * max(0, (len(series.lines) - 1) // 2)
-    drawing = figure(title, "edge n of n x n matrices", series.unit, title, height=HEIGHT + more)
-    drawing.update_layout(margin_t=drawing.layout.margin.t + more)
+    legend_height = _LEGEND_ROW * max(0, (len(series.lines) - 1) // 2)
+    drawing = figure(title, "edge n of n x n matrices", series.unit, title, height=HEIGHT + legend_height)
+    drawing.update_layout(margin_t=drawing.layout.margin.t + legend_height)
     if not series.lines:
         return empty(drawing, "no matrix product was measured")
     for number, line in enumerate(series.lines):

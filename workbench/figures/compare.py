@@ -76,8 +76,8 @@ def _part_look(name: str) -> dict[str, Any]:
 
 def collectives(rows: Sequence[CollectiveRow], letters: Sequence[str]) -> go.Figure:
     """What the main thread waited for each collective, and its bytes, the runs beside each other."""
-    shown = rows[:SHOWN_COLLECTIVES]
-    labels = [f"{row.operation} · {row.axis}" for row in shown]
+    shown_rows = rows[:SHOWN_COLLECTIVES]
+    labels = [f"{row.operation} · {row.axis}" for row in shown_rows]
     height = 130 + 16 * max(4, len(labels) * len(letters))
     drawing = panels(
         "Collectives, per step and rank",
@@ -86,11 +86,13 @@ def collectives(rows: Sequence[CollectiveRow], letters: Sequence[str]) -> go.Fig
         height,
     )
     drawing.update_yaxes(matches="y", showticklabels=False, row=1, col=2)
-    if not shown:
+    if not shown_rows:
         return empty(drawing, "no collective was recorded")
     for place, (letter, color) in enumerate(colors(letters).items()):
-        exposed = [_times(row.exposed_seconds[place], 1e3) for row in shown]
-        for column, values in enumerate((exposed, [_times(row.bytes[place], 1e-6) for row in shown])):
+        exposed_milliseconds = [_times(row.exposed_seconds[place], 1e3) for row in shown_rows]
+        for column, values in enumerate(
+            (exposed_milliseconds, [_times(row.bytes[place], 1e-6) for row in shown_rows])
+        ):
             drawing.add_bar(
                 y=labels,
                 x=values,
@@ -111,20 +113,20 @@ def losses(curves: Sequence[LossCurve], letters: Mapping[str, str], against: Aga
     """The loss of each run against steps, tokens or seconds."""
     title = f"Training loss against {against}"
     drawing = figure(title, _AXIS[against], "loss, nats per token", f"{against}-{'-'.join(letters)}")
-    shades, drawn = colors(list(letters.values())), False
+    shades, has_curves = colors(list(letters.values())), False
     for curve in curves:
-        across = np.array([np.nan if x is None else x for x in getattr(curve, against)], float)
+        x_values = np.array([np.nan if x is None else x for x in getattr(curve, against)], float)
         loss = np.array([np.nan if y is None else y for y in curve.losses], float)
-        known = ~(np.isnan(across) | np.isnan(loss))
-        if not known.any():
+        mask = ~(np.isnan(x_values) | np.isnan(loss))
+        if not mask.any():
             continue
-        drawn, letter = True, letters[curve.run]
-        thinned = line(letter, across[known], loss[known])
+        has_curves, letter = True, letters[curve.run]
+        thinned = line(letter, x_values[mask], loss[mask])
         look = {"color": shades[letter], "width": 2}
         drawing.add_scatter(
             x=thinned.x, y=thinned.y, name=letter, mode="lines", line=look, hovertemplate="%{y:.4f}"
         )
-    return drawing if drawn else empty(drawing, "no loss is known")
+    return drawing if has_curves else empty(drawing, "no loss is known")
 
 
 class Axis(NamedTuple):
@@ -142,10 +144,12 @@ class Axis(NamedTuple):
 
 def knob_axes(trials: Sequence[TrialRow]) -> list[Axis]:
     """The knobs that have more than one value among measured trials."""
-    measured = [row for row in trials if row.value is not None]
+    measured_trials = [row for row in trials if row.value is not None]
     axes = []
-    for key in dict.fromkeys(key for row in measured for key in row.config):
-        values = _in_order({_key(row.config.get(key)): row.config.get(key) for row in measured}.values())
+    for key in dict.fromkeys(key for row in measured_trials for key in row.config):
+        values = _in_order(
+            {_key(row.config.get(key)): row.config.get(key) for row in measured_trials}.values()
+        )
         if len(values) > 1:
             axes.append(Axis(key, words.short(key), values, [words.choice(key, value) for value in values]))
     return axes
@@ -154,22 +158,22 @@ def knob_axes(trials: Sequence[TrialRow]) -> list[Axis]:
 def parallel(trials: Sequence[TrialRow], aim: Aim, letters: Mapping[str, str], study: str) -> go.Figure:
     """Parallel coordinates: a line a trial across its knobs to its value; the compared runs are strong."""
     axes = knob_axes(trials)
-    measured = [row for row in trials if row.value is not None and row.value > 0]
+    measured_trials = [row for row in trials if row.value is not None and row.value > 0]
     drawing = figure(f"All trials of {study}", "", "", study, 420)
-    if not axes or not measured:
+    if not axes or not measured_trials:
         return empty(drawing, "no two measured trials differ in a knob")
-    values = [aim.to_display(row.value) or 0.0 for row in measured]
+    values = [aim.to_display(row.value) or 0.0 for row in measured_trials]
     low, high = min(values), max(values)
-    ranked = sorted(zip(measured, values, strict=True), key=lambda one: one[0].value or 0.0)
+    ranked = sorted(zip(measured_trials, values, strict=True), key=lambda pair: pair[0].value or 0.0)
     for row, value in _select_trials(ranked, set(letters)):
         end = (value - low) / (high - low) if high > low else 0.5
         _trial_line(
             drawing, row, [axis.place(row.config.get(axis.key)) for axis in axes] + [end], value, aim, letters
         )
-    for at, axis in enumerate(axes):
+    for place, axis in enumerate(axes):
         _upright(
             drawing,
-            at,
+            place,
             [(axis.place(value), label) for value, label in zip(axis.values, axis.labels, strict=True)],
         )
     _upright(drawing, len(axes), [(0.0, text(low)), (1.0, text(high))])
@@ -197,11 +201,11 @@ def _trial_line(
     )
 
 
-def _upright(drawing: go.Figure, at: int, labels: Sequence[tuple[float, str]]) -> None:
-    drawing.add_shape(type="line", x0=at, x1=at, y0=0, y1=1, line={"color": NEUTRAL, "width": 1})
+def _upright(drawing: go.Figure, x: int, labels: Sequence[tuple[float, str]]) -> None:
+    drawing.add_shape(type="line", x0=x, x1=x, y0=0, y1=1, line={"color": NEUTRAL, "width": 1})
     for height, label in labels:
         drawing.add_annotation(
-            x=at,
+            x=x,
             y=height,
             text=label,
             showarrow=False,
@@ -217,20 +221,21 @@ def slices(trials: Sequence[TrialRow], aim: Aim, letters: Mapping[str, str], stu
     """A panel for each knob, first those in which the compared runs differ: every measured trial at its value of the
     knob; the compared runs in their colours.
     """
-    own = [row for row in trials if row.run in letters]
+    labelled_trials = [row for row in trials if row.run in letters]
     axes = sorted(
-        knob_axes(trials), key=lambda axis: len({_key(row.config.get(axis.key)) for row in own}) < 2
+        knob_axes(trials),
+        key=lambda axis: len({_key(row.config.get(axis.key)) for row in labelled_trials}) < 2,
     )
     axes = axes[:SHOWN_KNOBS]
-    measured = [row for row in trials if row.value is not None]
+    measured_trials = [row for row in trials if row.value is not None]
     columns = panels_in_a_row(len(axes))
     labels = [(axis.title, aim.unit if place % columns == 0 else "") for place, axis in enumerate(axes)]
     drawing = panels(f"Knob by knob, {study}", labels or [("", "")], study, 260)
     if not axes:
         return empty(drawing, "no two measured trials differ in a knob")
     shades = colors(list(letters.values()))
-    groups = {"": [row for row in measured if row.run not in letters]} | {
-        letter: [row for row in measured if row.run == run] for run, letter in letters.items()
+    groups = {"": [row for row in measured_trials if row.run not in letters]} | {
+        letter: [row for row in measured_trials if row.run == run] for run, letter in letters.items()
     }
     for (letter, rows), (place, axis) in itertools.product(groups.items(), enumerate(axes)):
         if rows:
@@ -263,10 +268,10 @@ def _times(value: float | None, factor: float) -> float | None:
 
 def _select_trials(ranked: Sequence[tuple[TrialRow, float]], runs: set[str]) -> list[tuple[TrialRow, float]]:
     """The compared ones last, so that they lie on top; of very many others an even choice, the best among them."""
-    own = [one for one in ranked if one[0].run in runs]
-    others = [one for one in ranked if one[0].run not in runs]
-    step = max(1, -(-len(others) // SHOWN_TRIALS))
-    return others[::-1][::step][::-1] + own
+    labelled = [trial_and_value for trial_and_value in ranked if trial_and_value[0].run in runs]
+    unlabelled = [trial_and_value for trial_and_value in ranked if trial_and_value[0].run not in runs]
+    step = max(1, -(-len(unlabelled) // SHOWN_TRIALS))
+    return unlabelled[::-1][::step][::-1] + labelled
 
 
 def _key(value: Any) -> str:
@@ -275,6 +280,6 @@ def _key(value: Any) -> str:
 
 def _in_order(values: Any) -> list[Any]:
     """Numbers by size; everything else as it came, and nothing first."""
-    found = list(values)
-    plain = all(isinstance(value, int | float) and not isinstance(value, bool) for value in found)
-    return sorted(found) if plain else sorted(found, key=lambda value: value is not None)
+    distinct = list(values)
+    plain = all(isinstance(value, int | float) and not isinstance(value, bool) for value in distinct)
+    return sorted(distinct) if plain else sorted(distinct, key=lambda value: value is not None)

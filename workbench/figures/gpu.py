@@ -84,24 +84,27 @@ def gpus(columns: Columns) -> list[int]:
 
 def source(events: Iterable[Event]) -> Source:
     """From the events of a host's sampler; those of before there were two vendors are NVIDIA's."""
-    told = [event.data for event in events if event.kind == rank_gpus.EVENT]
-    if not told:
+    identities = [event.data for event in events if event.kind == rank_gpus.EVENT]
+    if not identities:
         return NVML
-    known = {name: str(told[-1][name]) for name in ("vendor", "library", "links") if name in told[-1]}
-    counts = Counter(str(gpu.get("name") or "unknown GPU") for gpu in told[-1].get("gpus", ()))
-    return Source(**known, names=", ".join(f"{count} x {name}" for name, count in counts.items()))
+    facts = {
+        name: str(identities[-1][name]) for name in ("vendor", "library", "links") if name in identities[-1]
+    }
+    counts = Counter(str(gpu.get("name") or "unknown GPU") for gpu in identities[-1].get("gpus", ()))
+    return Source(**facts, names=", ".join(f"{count} x {name}" for name, count in counts.items()))
 
 
 def detail(columns: Columns, gpu: int, start_unix: float, read_by: Source = NVML) -> GpuDetail:
     """All readings of one GPU; a quantity that it does not give has no line."""
-    own = columns["gpu"] == gpu
-    seconds = columns["time_unix"][own] - start_unix
+    mask = columns["gpu"] == gpu
+    seconds = columns["time_unix"][mask] - start_unix
 
-    def lines(named: dict[str, str], factor: float = 1.0) -> list[Line]:
-        drawn = [
-            line_of_readings(name, seconds, columns[field][own] * factor) for name, field in named.items()
+    def lines(fields_of_names: dict[str, str], factor: float = 1.0) -> list[Line]:
+        traces = [
+            line_of_readings(name, seconds, columns[field][mask] * factor)
+            for name, field in fields_of_names.items()
         ]
-        return [one for one in drawn if one.x]
+        return [trace for trace in traces if trace.x]
 
     return GpuDetail(
         activity=lines({f"any activity ({read_by.library})": "utilization_fraction"} | _ACTIVITY, 100),
@@ -111,8 +114,9 @@ def detail(columns: Columns, gpu: int, start_unix: float, read_by: Source = NVML
         clocks=lines(
             {"SM": "sm_clock_mhz", "memory": "memory_clock_mhz", "highest clock": "sm_clock_max_mhz"}
         ),
-        throttled=throttled_spans(seconds, columns["throttle_reasons"][own]),
-        traffic=lines(_PCIE, 1e-9) + [one for one in _links(columns, own, seconds, read_by.links) if one.x],
+        throttled=throttled_spans(seconds, columns["throttle_reasons"][mask]),
+        traffic=lines(_PCIE, 1e-9)
+        + [trace for trace in _links(columns, mask, seconds, read_by.links) if trace.x],
     )
 
 
@@ -126,33 +130,33 @@ def throttled_spans(seconds: Array, masks: Array) -> list[ThrottleSpan]:
     steps = np.diff(seconds)
     ends = np.append(seconds[1:], seconds[-1] + (steps[-1] if len(steps) else 0.0))
     gap = (seconds[-1] - seconds[0]) * _GAP_SHARE
-    found: dict[str, list[ThrottleSpan]] = {}
+    spans_of_reasons: dict[str, list[ThrottleSpan]] = {}
     for begin, end, mask in zip(seconds, ends, masks, strict=True):
         for reason in machine.slows(int(mask)) if np.isfinite(mask) else ():
-            spans = found.setdefault(reason, [])
-            joins = bool(spans) and begin - spans[-1].end <= gap
-            first = spans.pop().begin if joins else float(begin)
+            spans = spans_of_reasons.setdefault(reason, [])
+            is_continued = bool(spans) and begin - spans[-1].end <= gap
+            first = spans.pop().begin if is_continued else float(begin)
             spans.append(ThrottleSpan(reason, first, float(end)))
-    return [span for spans in found.values() for span in spans]
+    return [span for spans in spans_of_reasons.values() for span in spans]
 
 
-def _links(columns: Columns, own: Array, seconds: Array, links: str) -> list[Line]:
+def _links(columns: Columns, mask: Array, seconds: Array, links: str) -> list[Line]:
     """Their rates as the driver tells them, else from its counters."""
-    drawn = []
+    lines = []
     for way, counter in _LINKS.items():
         name = f"{links} {way}"
-        rates = columns[f"{counter}_per_second"][own]
+        rates = columns[f"{counter}_per_second"][mask]
         if np.isfinite(rates).any():
-            drawn.append(line_of_readings(name, seconds, rates * 1e-9))
+            lines.append(line_of_readings(name, seconds, rates * 1e-9))
             continue
-        counts = columns[counter][own]
-        known = np.isfinite(counts)
-        gained, passed = np.diff(counts[known]), np.diff(seconds[known])
-        usable = (gained >= 0) & (passed > 0)
-        drawn.append(
-            line_of_readings(name, seconds[known][1:][usable], gained[usable] / passed[usable] * 1e-9)
+        counts = columns[counter][mask]
+        finite = np.isfinite(counts)
+        increases, durations = np.diff(counts[finite]), np.diff(seconds[finite])
+        rising = (increases >= 0) & (durations > 0)
+        lines.append(
+            line_of_readings(name, seconds[finite][1:][rising], increases[rising] / durations[rising] * 1e-9)
         )
-    return drawn
+    return lines
 
 
 HEIGHT = 250

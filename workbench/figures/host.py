@@ -61,10 +61,10 @@ class LinkUse(NamedTuple):
     received_percent: float | None
 
 
-def link_uses(seen: Snapshot) -> list[LinkUse]:
+def link_uses(snapshot: Snapshot) -> list[LinkUse]:
     """A row for each interface that carried anything; over the measured steps once the run has a summary."""
-    if seen.summary is None:
-        return _recent_link_use(seen)
+    if snapshot.summary is None:
+        return _recent_link_use(snapshot)
     return [
         _use(
             row.interface,
@@ -73,39 +73,39 @@ def link_uses(seen: Snapshot) -> list[LinkUse]:
             row.received_bytes_per_second,
             row.rate_mbit,
         )
-        for row in seen.summary.interfaces
+        for row in snapshot.summary.interfaces
     ]
 
 
-def _recent_link_use(seen: Snapshot) -> list[LinkUse]:
-    shape, ranks = _shape(seen), seen.status.world_size or 0
+def _recent_link_use(snapshot: Snapshot) -> list[LinkUse]:
+    shape, ranks = _shape(snapshot), snapshot.status.world_size or 0
     if shape is None or not ranks or ranks % shape.hosts:
         return []
-    placed = (seen.config.get("parallel") or {}).get("placement")
-    hosts, found = shape.hosts_of_ranks(placed or range(ranks)), []
-    for rank, columns in sorted(seen.interfaces.items()):
+    placement = (snapshot.config.get("parallel") or {}).get("placement")
+    hosts, uses = shape.hosts_of_ranks(placement or range(ranks)), []
+    for rank, columns in sorted(snapshot.interfaces.items()):
         host = hosts[rank]
         island = [other for other in range(ranks) if shape.island_of(hosts[other]) == shape.island_of(host)]
         users = {"uplink": island}
         rates = {DATA: shape.rate_kbit(host), INSIDE: shape.inside_kbit, "uplink": shape.between_kbit}
         for name in sorted(set(columns["interface"].tolist())):
-            mine = [other for other in range(ranks) if hosts[other] == host]
+            ranks_of_host = [other for other in range(ranks) if hosts[other] == host]
             speeds = _speeds(columns, name)
             if any(speeds):
                 rate = rates.get(name, 0) / 1000 or None
-                found.append(_use(name, users.get(name, mine), *speeds, rate))
-    return found
+                uses.append(_use(name, users.get(name, ranks_of_host), *speeds, rate))
+    return uses
 
 
 def _speeds(columns: Columns, name: str) -> tuple[float, float]:
-    own = np.flatnonzero(columns["interface"] == name)
-    times = columns["time_unix"][own]
-    own = own[times >= times[-1] - LATELY_SECONDS]
-    seconds = float(columns["time_unix"][own[-1]] - columns["time_unix"][own[0]])
+    rows = np.flatnonzero(columns["interface"] == name)
+    times = columns["time_unix"][rows]
+    rows = rows[times >= times[-1] - LATELY_SECONDS]
+    seconds = float(columns["time_unix"][rows[-1]] - columns["time_unix"][rows[0]])
     if seconds <= 0:
         return 0.0, 0.0
     sent, received = (
-        float(columns[f"{way}_bytes"][own[-1]] - columns[f"{way}_bytes"][own[0]]) / seconds
+        float(columns[f"{way}_bytes"][rows[-1]] - columns[f"{way}_bytes"][rows[0]]) / seconds
         for way in ("sent", "received")
     )
     return sent, received
@@ -116,9 +116,9 @@ def _use(name: str, ranks: list[int], sent: float, received: float, rate_mbit: f
     return LinkUse(name, ", ".join(map(str, ranks)), sent / MEGA, received / MEGA, rate_mbit, *percents)
 
 
-def _shape(seen: Snapshot) -> Shape | None:
+def _shape(snapshot: Snapshot) -> Shape | None:
     try:
-        return shape_of(parse({"lab": seen.config.get("lab") or {}}).lab)
+        return shape_of(parse({"lab": snapshot.config.get("lab") or {}}).lab)
     except InputError:
         return None
 
@@ -172,13 +172,13 @@ def core_series(columns: Columns, start_unix: float) -> CoreSeries:
     bins = edges(times, start_unix)
     if not len(bins):
         return CoreSeries([], [], [])
-    known = np.isfinite(columns["busy_fraction"])
-    cores, rows = np.unique(columns["core"][known], return_inverse=True)
-    places = np.clip(np.searchsorted(bins, times[known] - start_unix) - 1, 0, len(bins) - 2)
+    finite = np.isfinite(columns["busy_fraction"])
+    cores, rows = np.unique(columns["core"][finite], return_inverse=True)
+    places = np.clip(np.searchsorted(bins, times[finite] - start_unix) - 1, 0, len(bins) - 2)
     flat, shape = rows * (len(bins) - 1) + places, (len(cores), len(bins) - 1)
     busy, weights = _weighted_readings(columns, "busy_fraction")
-    sums = np.bincount(flat, (busy * weights)[known] * 100, minlength=shape[0] * shape[1])
-    counts = np.bincount(flat, weights[known], minlength=shape[0] * shape[1])
+    sums = np.bincount(flat, (busy * weights)[finite] * 100, minlength=shape[0] * shape[1])
+    counts = np.bincount(flat, weights[finite], minlength=shape[0] * shape[1])
     means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0).reshape(shape)
     return CoreSeries(_middles(bins), [int(core) for core in cores], [plain(row) for row in means])
 
@@ -191,13 +191,13 @@ def share_series(processes: Columns, host: Columns, cores: Columns, start_unix: 
         return ShareSeries([])
     fractions, weights = _weighted_readings(host, "cpu_fraction")
     busy = _bin_means(host["time_unix"] - start_unix, fractions * 100, weights, bins)
-    lines, rest = [], busy
+    lines, remainder = [], busy
     for rank in np.unique(processes.get("rank", np.empty(0, dtype=int))):
-        mine = {name: values[processes["rank"] == rank] for name, values in processes.items()}
-        share = _rates(mine["time_unix"] - start_unix, mine["cpu_seconds"], bins) / count * 100
-        rest = rest - np.nan_to_num(share)
+        process = {name: values[processes["rank"] == rank] for name, values in processes.items()}
+        share = _rates(process["time_unix"] - start_unix, process["cpu_seconds"], bins) / count * 100
+        remainder = remainder - np.nan_to_num(share)
         lines.append(Line(f"rank {int(rank)}", _middles(bins), plain(share)))
-    return ShareSeries([*lines, Line(OTHERS, _middles(bins), plain(np.maximum(rest, 0.0)))])
+    return ShareSeries([*lines, Line(OTHERS, _middles(bins), plain(np.maximum(remainder, 0.0)))])
 
 
 def network_series(network: Columns, host: Columns, start_unix: float) -> RateSeries:
@@ -205,9 +205,9 @@ def network_series(network: Columns, host: Columns, start_unix: float) -> RateSe
     names = network.get("interface", np.empty(0, dtype=str))
     lines = []
     for name in np.unique(names):
-        mine = {field: values[names == name] for field, values in network.items()}
+        readings = {field: values[names == name] for field, values in network.items()}
         fields = {f"{name} sent": "sent_bytes", f"{name} received": "received_bytes"}
-        lines += _rate_lines(mine, fields, host, start_unix)
+        lines += _rate_lines(readings, fields, host, start_unix)
     return RateSeries(lines)
 
 
@@ -216,12 +216,12 @@ def interface_series(interfaces: Mapping[int, Columns], start_unix: float, world
 
     The time axis is that of its own readings.
     """
-    whose = "rank" if len(interfaces) == world_size else "host of rank"
-    found = []
+    owner = "rank" if len(interfaces) == world_size else "host of rank"
+    lines_of_interfaces = []
     for rank, columns in sorted(interfaces.items()):
         lines = network_series(columns, columns, start_unix).lines
-        found += [line._replace(name=f"{whose} {rank}: {line.name}") for line in lines]
-    return RateSeries(found)
+        lines_of_interfaces += [line._replace(name=f"{owner} {rank}: {line.name}") for line in lines]
+    return RateSeries(lines_of_interfaces)
 
 
 def disk_series(host: Columns, start_unix: float) -> RateSeries:
@@ -244,8 +244,8 @@ def panel_series(
     )
     masks = {number: numbers == number for number in np.unique(numbers)}
     bins, grows = edges(times, start_unix), growing_fields()
-    found = []
-    for field, look in live_panels(stream).items():
+    series = []
+    for field, panel in live_panels(stream).items():
         lines = []
         for number, rows in masks.items():
             seconds, values = (times - start_unix)[rows], np.asarray(columns[field][rows], dtype=float)
@@ -254,10 +254,10 @@ def panel_series(
                     np.array(_middles(bins)),
                     _rates(seconds, values, bins) if len(bins) else bins,
                 )
-            name = f"{_GROUP_NAMES[group]} {number}" if group else look.title
-            lines.append(line_of_readings(name, seconds, values * look.factor))
-        found.append(_highest(lines, most))
-    return found
+            name = f"{_GROUP_NAMES[group]} {number}" if group else panel.title
+            lines.append(line_of_readings(name, seconds, values * panel.factor))
+        series.append(_highest(lines, most))
+    return series
 
 
 def _highest(lines: list[Line], most: int | None) -> list[Line]:
@@ -270,18 +270,18 @@ def _highest(lines: list[Line], most: int | None) -> list[Line]:
 
 def line_of_readings(name: str, seconds: Array, values: Array) -> Line:
     """Without gaps where nothing was read."""
-    known = np.isfinite(values)
-    return line(name, seconds[known], values[known])
+    finite = np.isfinite(values)
+    return line(name, seconds[finite], values[finite])
 
 
 def readings(host: Columns, processes: Columns, start_unix: float, revision: str = "") -> go.Figure:
     """A panel for each reading of the host and of its ranks' processes that has one; above ``RANKS`` ranks lines of
     those that reach highest.
     """
-    looks = live_panels("host") | live_panels("process")
+    panels = live_panels("host") | live_panels("process")
     series = panel_series("host", host, start_unix) + panel_series("process", processes, start_unix, RANKS)
-    wholes = [_largest(host.get(look.of), look.factor) for look in looks.values()]
-    return draw_panels("Host", list(looks.values()), series, revision, wholes)
+    wholes = [_largest(host.get(panel.of), panel.factor) for panel in panels.values()]
+    return draw_panels("Host", list(panels.values()), series, revision, wholes)
 
 
 def readings_label() -> str:
@@ -290,8 +290,8 @@ def readings_label() -> str:
 
 
 def _largest(values: Array | None, factor: float) -> float | None:
-    known = np.empty(0) if values is None else values[np.isfinite(values)]
-    return float(known.max()) * factor if len(known) else None
+    finite = np.empty(0) if values is None else values[np.isfinite(values)]
+    return float(finite.max()) * factor if len(finite) else None
 
 
 def _rate_lines(columns: Columns, fields: Mapping[str, str], host: Columns, start_unix: float) -> list[Line]:
@@ -307,12 +307,12 @@ def _rate_lines(columns: Columns, fields: Mapping[str, str], host: Columns, star
 
 def _rates(seconds: Array, counter: Array, bins: Array) -> Array:
     """Growth of a counter per second in each bin; NaN before its first reading, and where it went back."""
-    known = np.isfinite(counter)
-    if not known.any():
+    finite = np.isfinite(counter)
+    if not finite.any():
         return np.full(len(bins) - 1, np.nan)
-    at_edges = np.interp(bins, seconds[known], counter[known].astype(float), left=np.nan)
-    grown = np.diff(at_edges) / np.diff(bins)
-    return np.where(grown < 0, np.nan, grown)
+    at_edges = np.interp(bins, seconds[finite], counter[finite].astype(float), left=np.nan)
+    rates = np.diff(at_edges) / np.diff(bins)
+    return np.where(rates < 0, np.nan, rates)
 
 
 def _weighted_readings(columns: Columns, field: str) -> tuple[Array, Array]:
@@ -323,10 +323,10 @@ def _weighted_readings(columns: Columns, field: str) -> tuple[Array, Array]:
 
 
 def _bin_means(seconds: Array, values: Array, weights: Array, bins: Array) -> Array:
-    known = np.isfinite(values)
-    places = np.clip(np.searchsorted(bins, seconds[known]) - 1, 0, len(bins) - 2)
-    counts = np.bincount(places, weights[known], minlength=len(bins) - 1)
-    sums = np.bincount(places, (values * weights)[known], minlength=len(bins) - 1)
+    finite = np.isfinite(values)
+    places = np.clip(np.searchsorted(bins, seconds[finite]) - 1, 0, len(bins) - 2)
+    counts = np.bincount(places, weights[finite], minlength=len(bins) - 1)
+    sums = np.bincount(places, (values * weights)[finite], minlength=len(bins) - 1)
     return np.asarray(np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0))
 
 
@@ -346,8 +346,8 @@ class Peak(NamedTuple):
     @property
     def text(self) -> str:
         """In a few words."""
-        during = f"{self.phase} of " if self.phase else ""
-        return f"peak {self.gib:,.3f} GiB: rank {self.rank}, {during}step {self.step:,}"
+        phase_text = f"{self.phase} of " if self.phase else ""
+        return f"peak {self.gib:,.3f} GiB: rank {self.rank}, {phase_text}step {self.step:,}"
 
 
 class MemorySeries(NamedTuple):
@@ -362,14 +362,20 @@ def memory_series(memory: Mapping[int, Columns], start_unix: float) -> MemorySer
     """The CUDA allocator's bytes where there are any, else the process's resident set, since ``start_unix``."""
     written = {rank: columns for rank, columns in sorted(memory.items()) if len(columns.get("step", ()))}
     on_gpu = any(np.isfinite(columns["cuda_allocated_bytes"]).any() for columns in written.values())
-    now, most = ("cuda_allocated_bytes", "cuda_peak_bytes") if on_gpu else ("rss_bytes", "peak_rss_bytes")
-    peaks = [_peak(rank, columns, most, start_unix) for rank, columns in written.items()]
-    known = sorted((peak for peak in peaks if peak is not None), key=lambda peak: -peak.gib)
+    field, peak_field = (
+        ("cuda_allocated_bytes", "cuda_peak_bytes") if on_gpu else ("rss_bytes", "peak_rss_bytes")
+    )
+    peaks = [_peak(rank, columns, peak_field, start_unix) for rank, columns in written.items()]
+    largest = sorted((peak for peak in peaks if peak is not None), key=lambda peak: -peak.gib)
     lines = [
-        line(f"rank {peak.rank}", written[peak.rank]["time_unix"] - start_unix, written[peak.rank][now] / GIB)
-        for peak in sorted(known[:RANKS], key=lambda peak: peak.rank)
+        line(
+            f"rank {peak.rank}", written[peak.rank]["time_unix"] - start_unix, written[peak.rank][field] / GIB
+        )
+        for peak in sorted(largest[:RANKS], key=lambda peak: peak.rank)
     ]
-    return MemorySeries(lines, "CUDA allocator" if on_gpu else "resident set", known[0] if known else None)
+    return MemorySeries(
+        lines, "CUDA allocator" if on_gpu else "resident set", largest[0] if largest else None
+    )
 
 
 def _peak(rank: int, columns: Columns, field: str, start_unix: float) -> Peak | None:
@@ -377,14 +383,14 @@ def _peak(rank: int, columns: Columns, field: str, start_unix: float) -> Peak | 
     peaks = np.asarray(columns[field], dtype=float)
     if not np.isfinite(peaks).any():
         return None
-    at = peak_index(peaks)
+    row = peak_index(peaks)
     phases = columns.get("phase")
     return Peak(
         rank,
-        float(columns["time_unix"][at] - start_unix),
+        float(columns["time_unix"][row] - start_unix),
         float(np.nanmax(peaks)) / GIB,
-        int(columns["step"][at]),
-        "" if phases is None else str(phases[at]),
+        int(columns["step"][row]),
+        "" if phases is None else str(phases[row]),
     )
 
 
@@ -409,8 +415,8 @@ def cores(series: CoreSeries, revision: str = "") -> go.Figure:
         colorbar={"title": {"text": "% busy"}, "thickness": 12},
         hovertemplate="core %{y}, %{x:,.1f} s: %{z:.0f} %<extra></extra>",
     )
-    few = {"dtick": 1} if len(series.cores) <= 16 else {}
-    drawing.update_yaxes(autorange="reversed", **few)
+    core_ticks = {"dtick": 1} if len(series.cores) <= 16 else {}
+    drawing.update_yaxes(autorange="reversed", **core_ticks)
     return drawing.update_layout(hovermode="closest", margin_t=40)
 
 

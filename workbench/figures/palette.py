@@ -98,8 +98,8 @@ class LineLook(NamedTuple):
 
 def line_look(number: int) -> LineLook:
     """Of the line of that number, from 0 on: the first 32 differ."""
-    again, place = divmod(number, len(LINE_COLORS))
-    return LineLook(LINE_COLORS[place], _DASHES[again % len(_DASHES)])
+    round_number, place = divmod(number, len(LINE_COLORS))
+    return LineLook(LINE_COLORS[place], _DASHES[round_number % len(_DASHES)])
 
 
 def axis_color(axis: str) -> str:

@@ -33,10 +33,10 @@ def quality(
     lines += [("exact baseline", baseline, NEUTRAL, "dash")] if baseline else []
     for column, (key, title, factor) in enumerate(PANELS, 1):
         for name, rows, color, dash in lines:
-            known = [row for row in rows if row.get(key) is not None]
+            rows_with_value = [row for row in rows if row.get(key) is not None]
             drawing.add_scatter(
-                x=[row[key] * factor for row in known],
-                y=[row["loss"] for row in known],
+                x=[row[key] * factor for row in rows_with_value],
+                y=[row["loss"] for row in rows_with_value],
                 name=name,
                 mode="lines+markers",
                 line={"color": color, "width": 2, "dash": dash},

@@ -95,10 +95,10 @@ def thin(values: Array, limit: int = POINTS) -> Array:
     if count <= limit:
         return np.arange(count)
     width = stretch_length(count, limit // 2)
-    filled = np.concatenate([values, np.full(-count % width, np.nan)]).reshape(-1, width)
-    starts = np.arange(len(filled)) * width
-    low = np.where(np.isnan(filled), np.inf, filled).argmin(axis=1)
-    high = np.where(np.isnan(filled), -np.inf, filled).argmax(axis=1)
+    padded = np.concatenate([values, np.full(-count % width, np.nan)]).reshape(-1, width)
+    starts = np.arange(len(padded)) * width
+    low = np.where(np.isnan(padded), np.inf, padded).argmin(axis=1)
+    high = np.where(np.isnan(padded), -np.inf, padded).argmax(axis=1)
     picks = np.unique(np.concatenate([starts + low, starts + high]))
     return np.asarray(picks[picks < count])
 
@@ -106,8 +106,8 @@ def thin(values: Array, limit: int = POINTS) -> Array:
 def line(name: str, x: Array, y: Array, limit: int = POINTS) -> Line:
     """A thinned trace of plain numbers."""
     y = np.asarray(y, dtype=float)
-    keep = thin(y, limit)
-    return Line(name, [float(value) for value in x[keep]], plain(y[keep]))
+    indices = thin(y, limit)
+    return Line(name, [float(value) for value in x[indices]], plain(y[indices]))
 
 
 def plain(values: Array) -> list[float | None]:
@@ -123,23 +123,23 @@ def phase_series(columns: Columns, rank: str, bars: int = BARS) -> PhaseSeries:
     if not len(steps):
         return PhaseSeries(rank, [], per_bar, {phase: [] for phase in PHASES}, [], None)
     means = {phase: _means(columns[f"{phase}_seconds"], starts) * MILLI for phase in PHASES}
-    whole = np.where(np.isnan(means[PHASES[0]]), _means(columns["step_seconds"], starts) * MILLI, 0.0)
-    divided = {phase: np.nan_to_num(values).tolist() for phase, values in means.items()}
-    shown = [int(steps[at]) for at in starts]
-    return PhaseSeries(rank, shown, per_bar, divided, whole.tolist(), warmup_until(columns))
+    undivided = np.where(np.isnan(means[PHASES[0]]), _means(columns["step_seconds"], starts) * MILLI, 0.0)
+    milliseconds = {phase: np.nan_to_num(values).tolist() for phase, values in means.items()}
+    first_steps = [int(steps[start]) for start in starts]
+    return PhaseSeries(rank, first_steps, per_bar, milliseconds, undivided.tolist(), warmup_until(columns))
 
 
-def bars_of(found: PhaseMeans, rank: str, columns: Columns, bars: int = BARS) -> PhaseSeries:
+def bars_of(phase_means: PhaseMeans, rank: str, columns: Columns, bars: int = BARS) -> PhaseSeries:
     """Stacked bars from means over blocks of steps; above ``kept.BLOCKS`` steps a bar is some whole blocks, so that
     there can be fewer of them. ``columns`` tell where warm-up ends.
     """
-    steps, per_bar, means = found.bars(bars)
+    steps, per_bar, means = phase_means.bars(bars)
     if not len(steps):
         return PhaseSeries(rank, [], per_bar, {phase: [] for phase in PHASES}, [], None)
     by_phase = {phase: means[f"{phase}_seconds"] * MILLI for phase in PHASES}
-    whole = np.where(np.isnan(by_phase[PHASES[0]]), means["step_seconds"] * MILLI, 0.0)
-    divided = {phase: np.nan_to_num(values).tolist() for phase, values in by_phase.items()}
-    return PhaseSeries(rank, steps.tolist(), per_bar, divided, whole.tolist(), warmup_until(columns))
+    undivided = np.where(np.isnan(by_phase[PHASES[0]]), means["step_seconds"] * MILLI, 0.0)
+    milliseconds = {phase: np.nan_to_num(values).tolist() for phase, values in by_phase.items()}
+    return PhaseSeries(rank, steps.tolist(), per_bar, milliseconds, undivided.tolist(), warmup_until(columns))
 
 
 def change_marks(rows: Sequence[ChangeRow]) -> list[Mark]:
@@ -147,22 +147,22 @@ def change_marks(rows: Sequence[ChangeRow]) -> list[Mark]:
     texts: dict[int, list[str]] = {}
     for row in rows:
         texts.setdefault(row.step, []).append(f"{row.key} = {row.new}")
-    return [Mark(step, ", ".join(found)) for step, found in sorted(texts.items())]
+    return [Mark(step, ", ".join(parts)) for step, parts in sorted(texts.items())]
 
 
 def linked_mark(step: int | None, ranks: Mapping[int, Columns]) -> list[Mark]:
     """Of the step that a link names, if it is among those that are drawn: a long run's may be thinned."""
-    drawn = [columns["step"] for columns in ranks.values() if len(columns.get("step", ()))]
-    if step is None or not any(steps.min() <= step <= steps.max() for steps in drawn):
+    step_columns = [columns["step"] for columns in ranks.values() if len(columns.get("step", ()))]
+    if step is None or not any(steps.min() <= step <= steps.max() for steps in step_columns):
         return []
     return [Mark(step, f"step {step:,}")]
 
 
 def _means(values: Array, starts: Array) -> Array:
     """The mean of each stretch over what is known of it; NaN where nothing is."""
-    known = np.isfinite(values)
-    counts = np.add.reduceat(known.astype(float), starts)
-    sums = np.add.reduceat(np.where(known, values, 0.0), starts)
+    finite = np.isfinite(values)
+    counts = np.add.reduceat(finite.astype(float), starts)
+    sums = np.add.reduceat(np.where(finite, values, 0.0), starts)
     return np.asarray(np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0))
 
 
@@ -205,10 +205,10 @@ def loss_series(steps: Mapping[int, Columns], validation: float | None = None) -
         return LossSeries([], [], validation)
     numbers = np.concatenate([step for step, _ in pairs]).astype(int)
     losses = np.concatenate([loss for _, loss in pairs]).astype(float)
-    known = np.isfinite(losses)
-    steps_with_loss, means = means_by_step(numbers[known], losses[known])
-    thinned = line("loss", steps_with_loss, means)
-    return LossSeries(thinned.x, thinned.y, validation)
+    finite = np.isfinite(losses)
+    steps_with_loss, means = means_by_step(numbers[finite], losses[finite])
+    loss_line = line("loss", steps_with_loss, means)
+    return LossSeries(loss_line.x, loss_line.y, validation)
 
 
 def losses_of(
@@ -216,8 +216,8 @@ def losses_of(
 ) -> LossSeries:
     """The loss curve of a summary, which has one value per step from its first one on."""
     values = np.array([np.nan if loss is None else loss for loss in losses], dtype=float)
-    thinned = line("loss", first_step + np.arange(len(values)), values)
-    return LossSeries(thinned.x, thinned.y, validation)
+    loss_line = line("loss", first_step + np.arange(len(values)), values)
+    return LossSeries(loss_line.x, loss_line.y, validation)
 
 
 def collective_series(communication: Sequence[CommunicationRow]) -> CollectiveSeries:
@@ -261,9 +261,9 @@ def skew_series(steps: Mapping[int, Columns]) -> SkewSeries:
         return SkewSeries([], [], [])
     busy = np.stack([_busy(columns)[rows_of(columns["step"], common)] for columns in written.values()])
     skew = (busy.max(axis=0) - busy.min(axis=0)) * MILLI
-    kept = thin(skew, POINTS)
+    indices = thin(skew, POINTS)
     ranks = np.array(list(written))[busy.argmax(axis=0)]
-    return SkewSeries(common[kept].tolist(), skew[kept].tolist(), ranks[kept].tolist())
+    return SkewSeries(common[indices].tolist(), skew[indices].tolist(), ranks[indices].tolist())
 
 
 def _recorded_mask(ranks: Mapping[int, Columns], common: np.ndarray) -> np.ndarray:

@@ -41,8 +41,8 @@ class TrialPoint(NamedTuple):
 
     number: int
     value: float
-    below: float
-    above: float
+    lower_error: float
+    upper_error: float
     words: str
 
 
@@ -70,9 +70,9 @@ class TrialSeries(NamedTuple):
     floor: float
     ruled_out: Sequence[TrialPoint] = ()
     #: The best as it was measured again, which is what the study claims; None where it is the baseline, or nothing was.
-    confirmed: float | None = None
+    confirmed_value: float | None = None
     #: Whether the baseline's value, too, is of repeats.
-    again: bool = False
+    is_baseline_repeated: bool = False
     #: What is not drawn of a long study (``workbench.figures.search.downsampling``).
     note: str = ""
 
@@ -94,20 +94,20 @@ def trial_series(result: StudyResult) -> TrialSeries:
         if row.value is not None:
             group = "ruled_out" if row.broken else "lossy" if is_lossy(row.config) else "exact"
             groups[group].append(_trial_point(row, aim))
-    again = [
+    repeated = [
         _trial_point(replace(row, number=row.confirms or 0), aim)
         for row in result.confirmations
         if row.value is not None
     ]
     ends = [
         end
-        for point in (*chain(*groups.values()), *again)
-        for end in (point.value, point.value - point.below)
+        for point in (*chain(*groups.values()), *repeated)
+        for end in (point.value, point.value - point.lower_error)
     ]
     return TrialSeries(
         exact=groups["exact"],
         lossy=groups["lossy"],
-        repeated=again,
+        repeated=repeated,
         failed=[_trial_mark(row) for row in result.trials if row.failed],
         running=[_trial_mark(row) for row in result.trials if row.value is None and not row.failed],
         best_numbers=[number for number, _ in best],
@@ -115,8 +115,8 @@ def trial_series(result: StudyResult) -> TrialSeries:
         baseline=aim.to_display(result.baseline.value) if result.baseline else None,
         floor=_floor([end for end in ends if end]),
         ruled_out=groups["ruled_out"],
-        confirmed=_confirmed_best(result),
-        again=result.confirmation_rounds is not None
+        confirmed_value=_confirmed_best(result),
+        is_baseline_repeated=result.confirmation_rounds is not None
         and any(arm.is_baseline for arm in result.confirmation_rounds.arms),
     )
 
@@ -166,40 +166,40 @@ class ArmCurve(NamedTuple):
 
 def arm_curves(result: StudyResult) -> list[ArmCurve]:
     """Of every arm that was measured again, beside the baseline (else the arm that the others stand beside)."""
-    confirmed = result.confirmation_rounds
-    if confirmed is None:
+    rounds = result.confirmation_rounds
+    if rounds is None:
         return []
-    logs = {arm.trial: _logs(arm) for arm in confirmed.arms}
-    yardstick = logs.get(confirmed.beside, {}) if confirmed.beside is not None else {}
+    logs = {arm.trial: _logs(arm) for arm in rounds.arms}
+    yardstick = logs.get(rounds.beside, {}) if rounds.beside is not None else {}
     return [
-        _course(
-            f"trial {arm.trial}", logs[arm.trial], yardstick, confirmed.error, arm.trial == confirmed.winner
-        )
-        for arm in confirmed.arms
-        if arm.trial != confirmed.beside
+        _course(f"trial {arm.trial}", logs[arm.trial], yardstick, rounds.error, arm.trial == rounds.winner)
+        for arm in rounds.arms
+        if arm.trial != rounds.beside
     ]
 
 
 def _logs(arm: ArmRow) -> dict[int, float]:
-    known = enumerate(arm.rounds)
+    numbered_rows = enumerate(arm.rounds)
     return {
-        place if row.round is None else row.round: math.log(row.value) for place, row in known if row.value
+        place if row.round is None else row.round: math.log(row.value)
+        for place, row in numbered_rows
+        if row.value
     }
 
 
 def _course(
-    name: str, one: Mapping[int, float], other: Mapping[int, float], error: float, leads: bool
+    name: str, arm: Mapping[int, float], yardstick: Mapping[int, float], error: float, leads: bool
 ) -> ArmCurve:
-    places = sorted(one.keys() & other.keys())
+    places = sorted(arm.keys() & yardstick.keys())
     after_each = paired_comparison.leads(
-        [one[each] for each in places], [other[each] for each in places], error
+        [arm[number] for number in places], [yardstick[number] for number in places], error
     )
-    found = [lead.interval for lead in after_each]
-    rows = [[None if end is None else 100 * (end - 1) for end in interval] for interval in found]
+    intervals = [lead.interval for lead in after_each]
+    rows = [[None if end is None else 100 * (end - 1) for end in interval] for interval in intervals]
     return ArmCurve(
         name,
         [place + 1 for place in places],
-        [100 * (interval.value - 1) for interval in found],
+        [100 * (interval.value - 1) for interval in intervals],
         [low for _, low, _ in rows],
         [high for *_, high in rows],
         leads,
@@ -216,23 +216,23 @@ def _floor(values: Sequence[float]) -> float:
 def _trial_point(row: Measurement, aim: Aim) -> TrialPoint:
     value = aim.to_display(row.value) or 0.0
     low, high = aim.bounds(row.low, row.high)
-    below = value - low if low is not None else 0.0
-    above = high - value if high is not None else 0.0
-    return TrialPoint(row.number, value, max(0.0, below), max(0.0, above), row.label)
+    lower_error = value - low if low is not None else 0.0
+    upper_error = high - value if high is not None else 0.0
+    return TrialPoint(row.number, value, max(0.0, lower_error), max(0.0, upper_error), row.label)
 
 
 def _trial_mark(row: Measurement) -> TrialMark:
     return TrialMark(row.number, row.outcome, row.reason or row.label)
 
 
-def importance_series(found: Importance | None) -> ImportanceSeries:
+def importance_series(importance: Importance | None) -> ImportanceSeries:
     """From ``importance`` of a study's result."""
-    values = found.values if found else None
+    values = importance.values if importance else None
     if not values:
-        reason = found.reason if found else "is worked out when a study ends"
+        reason = importance.reason if importance else "is worked out when a study ends"
         return ImportanceSeries([], [], reason or "not known yet")
-    ordered = sorted(values.items(), key=lambda item: item[1], reverse=True)
-    return ImportanceSeries([name for name, _ in ordered], [float(share) for _, share in ordered], "")
+    ranked = sorted(values.items(), key=lambda item: item[1], reverse=True)
+    return ImportanceSeries([name for name, _ in ranked], [float(share) for _, share in ranked], "")
 
 
 def confirmation(series: Sequence[ArmCurve], margin: float, title: str, revision: str = "") -> go.Figure:
@@ -259,10 +259,10 @@ def confirmation(series: Sequence[ArmCurve], margin: float, title: str, revision
 
 
 def _interval_band(drawing: go.Figure, course: ArmCurve, color: str) -> None:
-    known = [row for row in zip(course.rounds, course.low, course.high, strict=True) if None not in row]
-    for ends, fill in (([low for _, low, _ in known], None), ([high for *_, high in known], "tonexty")):
+    rounds = [row for row in zip(course.rounds, course.low, course.high, strict=True) if None not in row]
+    for ends, fill in (([low for _, low, _ in rounds], None), ([high for *_, high in rounds], "tonexty")):
         drawing.add_scatter(
-            x=[place for place, *_ in known],
+            x=[place for place, *_ in rounds],
             y=ends,
             mode="lines",
             line={"width": 0},
@@ -284,8 +284,11 @@ def trials(series: TrialSeries, revision: str = "", aim: Aim = TOKENS) -> go.Fig
     drawing = figure(aim.title, "trial", aim.unit, revision, height=380)
     if not (series.exact or series.lossy or series.ruled_out or series.failed or series.running):
         return empty(drawing, "no trial has been proposed yet")
-    again = f",{LINE_BREAK}measured again" if series.again else ""
-    lines = ((f"baseline{again}", series.baseline, NEUTRAL), (f"best{again}", series.confirmed, BEST))
+    repeated_text = f",{LINE_BREAK}measured again" if series.is_baseline_repeated else ""
+    lines = (
+        (f"baseline{repeated_text}", series.baseline, NEUTRAL),
+        (f"best{repeated_text}", series.confirmed_value, BEST),
+    )
     levels = sorted((value, name, color) for name, value, color in lines if value is not None)
     for place, (value, name, color) in enumerate(levels):
         # Of two the upper words stand above their line and the lower ones below, or near values would overprint them.
@@ -296,7 +299,7 @@ def trials(series: TrialSeries, revision: str = "", aim: Aim = TOKENS) -> go.Fig
             annotation={"text": name, "font": {"size": 11}, "align": "left", "yanchor": anchor},
             annotation_position="right",
         )
-        drawing.update_layout(margin_r=106 if again else 62)  # the words stand beside the points
+        drawing.update_layout(margin_r=106 if repeated_text else 62)  # the words stand beside the points
     drawing.add_scatter(
         x=series.best_numbers,
         y=series.best_values,
@@ -324,30 +327,30 @@ def _tick(series: TrialSeries) -> int:
     numbers = [point.number for point in (*series.exact, *series.ruled_out)] + [
         mark.number for mark in series.running
     ]
-    wanted = max(numbers, default=0) / 15
-    if wanted <= 1:
+    smallest_step = max(numbers, default=0) / 15
+    if smallest_step <= 1:
         return 1
-    power = 10.0 ** int(math.log10(wanted))
-    return next(round(step * power) for step in (1, 2, 5, 10) if step * power >= wanted)
+    power = 10.0 ** int(math.log10(smallest_step))
+    return next(round(step * power) for step in (1, 2, 5, 10) if step * power >= smallest_step)
 
 
 def _points(drawing: go.Figure, points: Sequence[TrialPoint], look: tuple[str, str, str], aim: Aim) -> None:
     name, color, symbol = look
     if not points:
         return
-    many = len(points) > MANY
+    is_crowded = len(points) > MANY
     drawing.add_scatter(
         x=[point.number for point in points],
         y=[point.value for point in points],
         error_y={
-            "array": [point.above for point in points],
-            "arrayminus": [point.below for point in points],
-            "thickness": 0.7 if many else 1.4,
-            "width": 0 if many else 4,
+            "array": [point.upper_error for point in points],
+            "arrayminus": [point.lower_error for point in points],
+            "thickness": 0.7 if is_crowded else 1.4,
+            "width": 0 if is_crowded else 4,
         },
         name=name,
         mode="markers",
-        marker={"color": color, "size": 5 if many else 9, "symbol": symbol},
+        marker={"color": color, "size": 5 if is_crowded else 9, "symbol": symbol},
         customdata=[point.words for point in points],
         hovertemplate=f"trial %{{x}}: %{{y:{aim.tick}}} {in_template(aim.unit)}<br>%{{customdata}}<extra></extra>",
     )
@@ -356,13 +359,13 @@ def _points(drawing: go.Figure, points: Sequence[TrialPoint], look: tuple[str, s
 def _marks(drawing: go.Figure, marks: Sequence[TrialMark], floor: float, look: dict[str, str]) -> None:
     if not marks:
         return
-    many = len(marks) > MANY_MARKS
+    is_crowded = len(marks) > MANY_MARKS
     drawing.add_scatter(
         x=[mark.number for mark in marks],
         y=[floor] * len(marks),
         name=look["name"],
-        mode="markers" if many else "markers+text",
-        marker={"color": look["color"], "size": 6 if many else 9, "symbol": look["symbol"]},
+        mode="markers" if is_crowded else "markers+text",
+        marker={"color": look["color"], "size": 6 if is_crowded else 9, "symbol": look["symbol"]},
         text=[ending_words(mark.outcome) for mark in marks],
         textposition="top center",
         textfont={"size": 11},
@@ -375,8 +378,8 @@ def _marks(drawing: go.Figure, marks: Sequence[TrialMark], floor: float, look: d
 def _wrap_text(text: str, width: int = 70) -> str:
     lines, line = [], ""
     for word in text.split():
-        line, done = (f"{line} {word}".strip(), "") if len(line) + len(word) < width else (word, line)
-        lines += [done] if done else []
+        line, full_line = (f"{line} {word}".strip(), "") if len(line) + len(word) < width else (word, line)
+        lines += [full_line] if full_line else []
     return LINE_BREAK.join([*lines, line])
 
 

@@ -43,27 +43,27 @@ def find_calibration(home: Path) -> store.CalibrationLookup:
 
 def document(home: Path, lookup: store.CalibrationLookup) -> dict[str, Any]:
     """The JSON of ``calibrate``: a stale calibration is shown, with what changed since."""
-    now, shown = fingerprint.this_machine(), lookup.calibration or lookup.stale
+    now, calibration = fingerprint.this_machine(), lookup.calibration or lookup.stale
     return {
         "home": str(home),
         "state": "matching" if lookup.calibration else "stale" if lookup.stale else "none",
         "reason": lookup.reason,
         "changed": lookup.stale.fingerprint.differences(now) if lookup.stale else [],
         "fingerprint": now.as_dict(),
-        "calibration": shown and _calibration(home, shown),
+        "calibration": calibration and _calibration(home, calibration),
         "links": [links.as_dict() for links in host_links.stored_links(home).values()],
     }
 
 
-def _calibration(home: Path, shown: Calibration) -> dict[str, Any]:
+def _calibration(home: Path, calibration: Calibration) -> dict[str, Any]:
     return {
-        "fingerprint": shown.fingerprint.id,
-        "file": str(store.path_of(home, shown.fingerprint.id)),
-        "measured_unix": shown.measured_unix,
-        "seconds": shown.seconds,
-        "complete": shown.complete,
+        "fingerprint": calibration.fingerprint.id,
+        "file": str(store.path_of(home, calibration.fingerprint.id)),
+        "measured_unix": calibration.measured_unix,
+        "seconds": calibration.seconds,
+        "complete": calibration.complete,
         **{
-            section: [_curve(curve) for curve in shown.select_curves(kind)]
+            section: [_curve(curve) for curve in calibration.select_curves(kind)]
             for section, kind in _SECTIONS.items()
         },
     }
@@ -101,11 +101,11 @@ def segments(curve: Curve) -> list[tuple[str, str, str]]:
     """Which payloads, alpha and beta, for each segment of a fit; one line without numbers where there is none."""
     if curve.fit is None:
         return [("", NOTHING, NOTHING)]
-    lines, above = [], 0.0
+    lines, last_size = [], 0.0
     for part in curve.fit.segments:
-        span = f"> {size(above)}" if above else "all"
+        span = f"> {size(last_size)}" if last_size else "all"
         if part.up_to_bytes is not None:
-            span, above = f"to {size(part.up_to_bytes)}", part.up_to_bytes
+            span, last_size = f"to {size(part.up_to_bytes)}", part.up_to_bytes
         beta = "any size" if part.bytes_per_second is None else f"{part.bytes_per_second / 1e9:,.2f} GB/s"
         lines.append((span, f"{part.alpha_seconds * 1e6:,.1f} us", beta))
     return lines
@@ -119,13 +119,13 @@ def rates_mbit(links: HostLinks) -> list[list[float]]:
 def island_lines(links: HostLinks) -> list[str]:
     """Which hosts are on which island, and what they carry out of it together; nothing where there is one."""
     lines = []
-    for island, together in enumerate(links.island_bytes_per_second):
+    for island, shared_rate in enumerate(links.island_bytes_per_second):
         hosts = ", ".join(
             name
             for name, island_of_host in zip(links.hosts, links.islands, strict=True)
             if island_of_host == island
         )
-        text = "" if together is None else f"; together out of it {together * 8 / 1e6:,.0f} Mbit/s"
+        text = "" if shared_rate is None else f"; together out of it {shared_rate * 8 / 1e6:,.0f} Mbit/s"
         lines.append(f"island {island}: {hosts}{text}")
     return lines if links.count > 1 else []
 

@@ -54,25 +54,25 @@ def compact(folder: Path, least_bytes: int = LEAST_BYTES) -> CompactionResult:
     A kill at any moment loses nothing: a record file is removed after its Parquet file is whole, on the disk, and
     was read back with the same values. The next call removes what such a kill left over.
     """
-    done = CompactionResult()
+    result = CompactionResult()
     view = runs.load(folder)
     if view.state != "ended" or writers_live(view):
-        return done
+        return result
     _remove_leftovers(folder / run_folder.RECORDS)
     for path in candidates(folder, least_bytes):
         try:
-            _compact_file(path, done)
+            _compact_file(path, result)
         except (FormatError, OSError, pa.ArrowException) as error:
-            done.notes.append(f"{folder.name}: {path.name} stays as it is: {_reason(error)}")
-    return done
+            result.notes.append(f"{folder.name}: {path.name} stays as it is: {_reason(error)}")
+    return result
 
 
 def compact_all(folders: Iterable[Path]) -> CompactionResult:
     """Compact several runs."""
-    done = CompactionResult()
+    result = CompactionResult()
     for folder in folders:
-        done.add(compact(folder))
-    return done
+        result.add(compact(folder))
+    return result
 
 
 def compact_at_end(folders: Iterable[Path]) -> None:
@@ -88,7 +88,7 @@ def candidates(folder: Path, least_bytes: int = LEAST_BYTES) -> list[Path]:
     return [path for path in files if path.suffix[1:] in STREAMS and path.stat().st_size >= least_bytes]
 
 
-def _compact_file(path: Path, done: CompactionResult) -> None:
+def _compact_file(path: Path, result: CompactionResult) -> None:
     """One file. FormatError if a reader could not get everything back from Parquet."""
     header = _header(path)
     tail = Tail(path)
@@ -104,17 +104,17 @@ def _compact_file(path: Path, done: CompactionResult) -> None:
         scratch.unlink(missing_ok=True)
     _flush(path.parent)
     path.unlink(missing_ok=True)
-    done.files += 1
-    done.raw_bytes += before
-    done.parquet_bytes += archived_path(path).stat().st_size
+    result.files += 1
+    result.raw_bytes += before
+    result.parquet_bytes += archived_path(path).stat().st_size
 
 
 def _header(path: Path) -> Header:
     with path.open("rb") as file:
-        decoded = decode_header(file.read(_HEADER_READ_BYTES))
-    if decoded is None:
+        header_and_size = decode_header(file.read(_HEADER_READ_BYTES))
+    if header_and_size is None:
         raise FormatError("its header is incomplete")
-    header, _ = decoded
+    header, _ = header_and_size
     if known_fields(header) != header.fields:
         raise FormatError("a newer version wrote it, with fields that this one cannot read")
     return header
@@ -136,16 +136,16 @@ def _check(table: Table, scratch: Path) -> None:
         raise FormatError(f"{file.rows} of {len(table)} records were read back")
     back = ParquetTable(file, 0, file.rows)
     for field_ in table.layout:
-        for mine, theirs in zip(batches(table), batches(back), strict=True):
-            if not _same(mine, theirs, field_.name):
+        for raw_part, archived_part in zip(batches(table), batches(back), strict=True):
+            if not _same(raw_part, archived_part, field_.name):
                 raise FormatError(f"{field_.name} was read back with other values")
 
 
-def _same(mine: Table, theirs: Table, name: str) -> bool:
-    recorded = mine.presence_mask(name)
-    if not np.array_equal(recorded, theirs.presence_mask(name)):
+def _same(raw_part: Table, archived_part: Table, name: str) -> bool:
+    recorded = raw_part.presence_mask(name)
+    if not np.array_equal(recorded, archived_part.presence_mask(name)):
         return False
-    a, b = (np.ascontiguousarray(table.column(name).data[recorded]) for table in (mine, theirs))
+    a, b = (np.ascontiguousarray(table.column(name).data[recorded]) for table in (raw_part, archived_part))
     if a.dtype.kind == "f":
         a, b = a.view(np.int64), b.view(np.int64)
     return np.array_equal(a, b)

@@ -19,7 +19,7 @@ from engine.config.run_config import RunConfig, load
 from engine.config.validation import live_changes
 from engine.run import answers as run_orders
 from engine.run import commands, run_folder
-from engine.run.ownership import alive
+from engine.run.ownership import is_alive
 from tuning.execution.live.ongoing_run import runs_of
 from tuning.spec.sampler_choice import names as sampler_names
 from tuning.storage import commands as study_commands
@@ -137,8 +137,8 @@ def _of_study(action: str, values: list[str]) -> dict[str, Any]:
     if action == "check":
         if any("=" not in value for value in values):
             raise InputError("check", " ".join(values), _OF_A_CHECK)
-        steps = _steps(turned := assignments(values))
-        if turned:
+        steps = _steps(new_values := assignments(values))
+        if new_values:
             raise InputError("check", " ".join(values), _OF_A_CHECK)
         return steps
     return _nothing(action, values)
@@ -154,11 +154,11 @@ def _steps(values: dict[str, Any]) -> dict[str, Any]:
 
 def _turning_arguments(folder: Path, values: list[str]) -> dict[str, Any]:
     """Keys and values, if any, and after how many steps the loss is taken."""
-    turned = assignments(values)
-    steps = _steps(turned)
-    if turned:
-        check(folder, turned)
-    return turned | steps
+    new_values = assignments(values)
+    steps = _steps(new_values)
+    if new_values:
+        check(folder, new_values)
+    return new_values | steps
 
 
 def _nothing(action: str, values: list[str]) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def ask(
     target: Target,
     action: str,
     arguments: dict[str, Any],
-    by: str = "command line",
+    sender: str = "command line",
     patience: float = ANSWER_SECONDS,
 ) -> Reply:
     """Send a command and wait a little for the answer.
@@ -189,10 +189,10 @@ def ask(
         InputError: the folder cannot be written.
     """
     ask_kind = _ask_run if target.kind == "run" else _ask_study
-    return ask_kind(target, action, arguments, by, patience)
+    return ask_kind(target, action, arguments, sender, patience)
 
 
-def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, patience: float) -> Reply:
+def _ask_run(target: Target, action: str, arguments: dict[str, Any], sender: str, patience: float) -> Reply:
     view = runs.load(target.folder)
     if view.state == "ended":
         return Reply(
@@ -207,9 +207,9 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, pa
         steps = words.several(busy.steps, "steps")
         text = f"a trace of {steps} is already being recorded (order {busy.id}); wait for its end"
         return Reply(None, target.id, action, arguments, False, text)
-    sent = study_commands.send(target.folder, action, arguments, by)
+    sent_key = study_commands.send(target.folder, action, arguments, sender)
     if action in commands.COMMANDS:
-        return _await_ranks(target, sent, action, arguments, patience)
+        return _await_ranks(target, sent_key, action, arguments, patience)
     _wait(lambda: runs.load(target.folder).state == "ended", patience)
     after = runs.load(target.folder)
     text = (
@@ -217,22 +217,24 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], by: str, pa
         if after.state == "ended"
         else f"{target.id} {'was asked to end' if view.job else 'stops at its next step'}"
     )
-    return Reply(sent, target.id, action, arguments, True, text)
+    return Reply(sent_key, target.id, action, arguments, True, text)
 
 
 def _nobody_takes_orders(view: runs.RunView) -> str | None:
     """Of a run that another launcher started, if the process beside its ranks is gone; None if orders can be sent."""
-    if "takes_orders" not in view.status.keys or alive(view.status.takes_orders):
+    if "takes_orders" not in view.status.keys or is_alive(view.status.takes_orders):
         return None
     return f"{view.id} cannot be controlled: the process that passes on commands is gone; stop it where it was started"
 
 
-def _await_ranks(target: Target, sent: str, action: str, arguments: dict[str, Any], patience: float) -> Reply:
+def _await_ranks(
+    target: Target, sent_key: str, action: str, arguments: dict[str, Any], patience: float
+) -> Reply:
     ranks = runs.load(target.folder).status.answering
     patience = max(patience, ORDER_SECONDS)
-    replies = run_orders.wait_for(target.folder, sent, ranks, patience)
+    replies = run_orders.wait_for(target.folder, sent_key, ranks, patience)
     reply = Reply(
-        sent, target.id, action, arguments, *run_orders.result_of_order(target.folder, replies, ranks)
+        sent_key, target.id, action, arguments, *run_orders.result_of_order(target.folder, replies, ranks)
     )
     return _with_merged_trace(target, reply) if action == traces.COMMAND else reply
 
@@ -247,12 +249,12 @@ def _with_merged_trace(target: Target, reply: Reply) -> Reply:
     except traces.MergeError as error:
         return replace(reply, accepted=False, text=str(error))
     size, ranks = words.gib(path.stat().st_size), words.several(len(trace.files), "ranks")
-    text = f"{words.steps(trace.first or 0, trace.done)} of {ranks} in {path} ({size})"
+    text = f"{words.steps(trace.first or 0, trace.steps_done)} of {ranks} in {path} ({size})"
     hint = f"open it at https://ui.perfetto.dev; for Holistic Trace Analysis: {path.with_name(traces.EACH)}"
     return replace(reply, accepted=True, text="; ".join([text, *trace.problems, hint]), file=str(path))
 
 
-def _ask_study(target: Target, action: str, arguments: dict[str, Any], by: str, patience: float) -> Reply:
+def _ask_study(target: Target, action: str, arguments: dict[str, Any], sender: str, patience: float) -> Reply:
     reader = StudyReader(target.folder)
     before = reader.view()
     if action == "stop" and not before.alive:
@@ -262,18 +264,20 @@ def _ask_study(target: Target, action: str, arguments: dict[str, Any], by: str, 
                 f"{target.id} has ended its search; stop the run that trains on: {runs_of(target.folder)[-1]}"
             )
         return Reply(None, target.id, action, arguments, None, text)
-    sent = study_commands.send(target.folder, action, arguments, by)
-    _wait(lambda: sent in (now := reader.view()).journal.answers or not has_active_controller(now), patience)
+    sent_key = study_commands.send(target.folder, action, arguments, sender)
+    _wait(
+        lambda: sent_key in (now := reader.view()).journal.answers or not has_active_controller(now), patience
+    )
     now = reader.view()
-    answer = now.journal.answers.get(sent)
+    answer = now.journal.answers.get(sent_key)
     if answer is None and not has_active_controller(now):
         text = f"no process runs {target.id} {_now(target.folder)}; it is applied once the study is started again"
-        return Reply(sent, target.id, action, arguments, None, text)
+        return Reply(sent_key, target.id, action, arguments, None, text)
     if answer is None:
         text = f"sent; no answer within {patience:g} s, so it waits in {target.folder / run_folder.COMMANDS}"
-        return Reply(sent, target.id, action, arguments, None, text)
+        return Reply(sent_key, target.id, action, arguments, None, text)
     text = answer.reason or f"{action} accepted"
-    return Reply(sent, target.id, action, arguments, answer.accepted, text)
+    return Reply(sent_key, target.id, action, arguments, answer.accepted, text)
 
 
 def has_active_controller(view: StudyView) -> bool:
@@ -283,7 +287,7 @@ def has_active_controller(view: StudyView) -> bool:
     if view.alive:
         return True
     home, names = view.folder.parent.parent, runs_of(view.folder)
-    return bool(names) and alive(view.status.owner) and runs.load(home / names[-1]).state == "running"
+    return bool(names) and is_alive(view.status.owner) and runs.load(home / names[-1]).state == "running"
 
 
 def _now(folder: Path) -> str:
@@ -293,7 +297,7 @@ def _now(folder: Path) -> str:
     return "in this home now" if (folder / STORAGE).exists() else "now"
 
 
-def _wait(done: Callable[[], bool], seconds: float) -> None:
+def _wait(is_done: Callable[[], bool], seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while not done() and time.monotonic() < deadline:
+    while not is_done() and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)

@@ -153,7 +153,7 @@ def lab_of(path: Path, field: str) -> Lab:
     """
     tree = read_tree(path, field)
     lab = parse({"lab": (tree.get("base") or tree).get("lab") or {}}).lab
-    if not lab.wanted:
+    if not lab.is_wanted:
         raise InputError(field, str(path), "asks for no lab; set lab.hosts or lab.islands there")
     return lab
 

@@ -78,33 +78,32 @@ def prune(home: Path, limits: Limits, apply: bool, now: float | None = None) -> 
     Configuration, status and summary stay, so a run can still be listed, shown and exported; checkpoints go only if
     asked for. Nothing is touched of a run that goes on, and nothing at all unless ``apply`` is true.
     """
-    done = PruneResult(apply)
+    result = PruneResult(apply)
     ended = sorted(_ended_runs(home, limits), key=lambda run: run.ended_unix)
-    going = _going(ended, limits, time.time() if now is None else now)
+    reasons = _going(ended, limits, time.time() if now is None else now)
     for run in ended:
-        if run.folder.name in going:
-            done.runs.append(PrunedRun(run.folder.name, run.bytes, going[run.folder.name]))
-            done.freed_bytes += run.bytes
+        if run.folder.name in reasons:
+            result.runs.append(PrunedRun(run.folder.name, run.bytes, reasons[run.folder.name]))
+            result.freed_bytes += run.bytes
             if apply:
-                _remove(run.folder, limits, done)
+                _remove(run.folder, limits, result)
         else:
-            _compact(run.folder, done)
-    done.left_bytes = sum(run.bytes for run in ended if run.folder.name not in going)
-    return done
+            _compact(run.folder, result)
+    result.left_bytes = sum(run.bytes for run in ended if run.folder.name not in reasons)
+    return result
 
 
-def result_line(done: PruneResult) -> str:
+def result_line(result: PruneResult) -> str:
     """One line for people."""
-    verb = "were freed" if done.applied else "would be freed"
-    line = f"{done.freed_bytes / 1e6:,.1f} MB of {several(len(done.runs), 'runs')} {verb}"
-    if done.compacted_files:
-        after = done.compacted_parquet_bytes
-        became = "" if after is None else f", now {after / 1e6:,.1f} MB"
-        verb = "compacted" if done.applied else "to compact"
-        line += (
-            f"; {done.compacted_files} record files {verb} ({done.compacted_raw_bytes / 1e6:,.1f} MB{became})"
-        )
-    return line if done.applied else f"{line}; do it with --apply"
+    verb = "were freed" if result.applied else "would be freed"
+    line = f"{result.freed_bytes / 1e6:,.1f} MB of {several(len(result.runs), 'runs')} {verb}"
+    if result.compacted_files:
+        after = result.compacted_parquet_bytes
+        size_text = "" if after is None else f", now {after / 1e6:,.1f} MB"
+        verb = "compacted" if result.applied else "to compact"
+        raw_text = f"{result.compacted_raw_bytes / 1e6:,.1f} MB"
+        line += f"; {result.compacted_files} record files {verb} ({raw_text}{size_text})"
+    return line if result.applied else f"{line}; do it with --apply"
 
 
 def _ended_runs(home: Path, limits: Limits) -> Iterator[_EndedRun]:
@@ -119,21 +118,21 @@ def _ended_runs(home: Path, limits: Limits) -> Iterator[_EndedRun]:
 
 def _going(ended: list[_EndedRun], limits: Limits, now: float) -> dict[str, str]:
     """Run -> why its details go."""
-    going: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     total = sum(run.bytes for run in ended)
     for run in (run for run in ended if run.bytes):
         age = now - run.ended_unix
         if limits.older_than_seconds is not None and age > limits.older_than_seconds:
-            going[run.folder.name] = f"ended {age / 86400:.1f} days ago"
+            reasons[run.folder.name] = f"ended {age / 86400:.1f} days ago"
         elif limits.larger_than_bytes is not None and total > limits.larger_than_bytes:
-            going[run.folder.name] = f"the oldest while all take {total / 1e6:,.1f} MB"
+            reasons[run.folder.name] = f"the oldest while all take {total / 1e6:,.1f} MB"
         else:
             continue
         total -= run.bytes
-    return going
+    return reasons
 
 
-def _remove(folder: Path, limits: Limits, done: PruneResult) -> None:
+def _remove(folder: Path, limits: Limits, result: PruneResult) -> None:
     """Set aside by one rename each, so that a kill in the middle leaves no half of a record folder."""
     try:
         run_folder.update_status(folder, pruned_unix=time.time())
@@ -141,23 +140,23 @@ def _remove(folder: Path, limits: Limits, done: PruneResult) -> None:
             if (folder / part).is_dir():
                 (folder / part).rename(folder / f"{_GOING}{part}-{time.time_ns()}")
                 (folder / part).mkdir()
-        for leftover in folder.glob(f"{_GOING}*"):
-            shutil.rmtree(leftover)
+        for remains in folder.glob(f"{_GOING}*"):
+            shutil.rmtree(remains)
     except OSError as error:
-        done.notes.append(f"{folder.name}: not all of it could be removed ({error.strerror})")
+        result.notes.append(f"{folder.name}: not all of it could be removed ({error.strerror})")
 
 
-def _compact(folder: Path, done: PruneResult) -> None:
+def _compact(folder: Path, result: PruneResult) -> None:
     raw = compaction.candidates(folder)
-    if not done.applied:
-        done.compacted_files += len(raw)
-        done.compacted_raw_bytes += sum(path.stat().st_size for path in raw)
+    if not result.applied:
+        result.compacted_files += len(raw)
+        result.compacted_raw_bytes += sum(path.stat().st_size for path in raw)
         return
-    compacted = compaction.compact(folder)
-    done.compacted_files += compacted.files
-    done.compacted_raw_bytes += compacted.raw_bytes
-    done.compacted_parquet_bytes = (done.compacted_parquet_bytes or 0) + compacted.parquet_bytes
-    done.notes += compacted.notes
+    compaction_result = compaction.compact(folder)
+    result.compacted_files += compaction_result.files
+    result.compacted_raw_bytes += compaction_result.raw_bytes
+    result.compacted_parquet_bytes = (result.compacted_parquet_bytes or 0) + compaction_result.parquet_bytes
+    result.notes += compaction_result.notes
 
 
 def _size(folder: Path) -> int:

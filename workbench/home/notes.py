@@ -64,17 +64,17 @@ def change_annotations(
         InputError: a tag or the note is too long or not plain text, there are too many tags, a tag to remove is not
             there, or the folder cannot be written.
     """
-    added, gone = _tags(add), set(remove)
+    additions, removals = _tags(add), set(remove)
     with _changing(folder):
         before = annotations_of(folder)
-        if missing := sorted(gone - set(before.tags)):
+        if missing := sorted(removals - set(before.tags)):
             raise InputError(
                 "--untag", missing[0], f"is no tag of {folder.name}; it has {_join_tags(before.tags)}"
             )
-        tags = tuple(sorted((set(before.tags) - gone) | added))
+        tags = tuple(sorted((set(before.tags) - removals) | additions))
         if len(tags) > MOST_TAGS:
             raise InputError(
-                "--tag", ", ".join(sorted(added)), f"a run or study has at most {MOST_TAGS} tags"
+                "--tag", ", ".join(sorted(additions)), f"a run or study has at most {MOST_TAGS} tags"
             )
         after = Annotations(before.note if note is None else _note(note), tags)
         if after != before:
@@ -122,8 +122,8 @@ def _view(row: Any) -> SavedView | None:
     if not isinstance(name, str) or not isinstance(page, str) or not isinstance(query, dict):
         return None
     saved = row.get("saved_unix")
-    when = float(saved) if isinstance(saved, int | float) else 0.0
-    return SavedView(name, page, {str(key): str(value) for key, value in query.items()}, when)
+    saved_unix = float(saved) if isinstance(saved, int | float) else 0.0
+    return SavedView(name, page, {str(key): str(value) for key, value in query.items()}, saved_unix)
 
 
 @contextlib.contextmanager

@@ -69,8 +69,8 @@ def _ending(candidates: list[Target], text: str) -> list[Target]:
 
 
 def _names(matching: list[Target]) -> str:
-    more = f", ... ({len(matching) - _SHOWN} more)" if len(matching) > _SHOWN else ""
-    return ", ".join(target.id for target in matching[:_SHOWN]) + more
+    more_text = f", ... ({len(matching) - _SHOWN} more)" if len(matching) > _SHOWN else ""
+    return ", ".join(target.id for target in matching[:_SHOWN]) + more_text
 
 
 def _unknown(home: Path, candidates: list[Target]) -> str:

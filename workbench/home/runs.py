@@ -18,7 +18,7 @@ from engine.lifecycle import calibration_or_reason, summary_of, summary_of_job
 from engine.run import answers as orders
 from engine.run import run_folder
 from engine.run.outcome import Ending, RecordedOutcome
-from engine.run.ownership import alive
+from engine.run.ownership import is_alive
 from engine.run.run_folder import RunStatus
 from tuning.storage.study_folder import STUDIES
 from workbench.home.settings import JOBS
@@ -165,7 +165,7 @@ def layout_of(folder: Path, status: RunStatus) -> dict[str, int]:
 
 def document(view: RunView) -> dict[str, Any]:
     """The JSON of a run, as ``train`` and ``show`` print it."""
-    about = ("world_size", "backend", "backend_reason", "created_unix", "started_unix", "ended_unix")
+    status_fields = ("world_size", "backend", "backend_reason", "created_unix", "started_unix", "ended_unix")
     machine = ("fingerprint", "calibration", "calibration_reason")
     outcome = view.status.outcome or RecordedOutcome()
     return {
@@ -184,7 +184,7 @@ def document(view: RunView) -> dict[str, Any]:
         "plans": [asdict(row) for row in view.plans],
         "memory_plans": [asdict(row) for row in view.memory_plans],
         "labels": view.labels,
-        **{name: getattr(view.status, name) for name in about + machine},
+        **{name: getattr(view.status, name) for name in status_fields + machine},
         "folder": str(view.folder),
         "job": None if view.job is None else asdict(view.job),
         "config": run_folder.read_json(view.folder / run_folder.CONFIG),
@@ -257,13 +257,13 @@ _EMPTY_RESULTS: dict[str, Any] = {
 
 def _results(view: RunView) -> dict[str, Any]:
     results = view.summary.as_dict() if view.summary else {}
-    ours = ("id", "outcome", "reason", "state", "layout", "world_size", "backend")
-    return _EMPTY_RESULTS | {key: value for key, value in results.items() if key not in ours}
+    own_keys = ("id", "outcome", "reason", "state", "layout", "world_size", "backend")
+    return _EMPTY_RESULTS | {key: value for key, value in results.items() if key not in own_keys}
 
 
 def _is_abandoned(status: RunStatus) -> bool:
     if "owner" in status.keys:
-        return not alive(status.owner)
+        return not is_alive(status.owner)
     return time.time() - (status.created_unix or 0.0) > SIGNING_SECONDS
 
 

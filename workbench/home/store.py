@@ -160,7 +160,7 @@ class Table(Generic[Row]):
     name: str
     key: str
     row: type[Row]
-    read: Callable[[Path], Row]
+    read_row: Callable[[Path], Row]
     files: tuple[str, ...]
 
     @property
@@ -178,7 +178,7 @@ class _Changes:
     """Values of rows to write, by key and signature, and keys of folders that are gone."""
 
     rows: dict[tuple[str, str], list[Any]]
-    gone: list[tuple[str]]
+    deleted_keys: list[tuple[str]]
 
 
 class Store:
@@ -211,18 +211,18 @@ class Store:
 
     def rebuild(self) -> tuple[int, int]:
         """Make all of the index anew from the folders; the numbers of runs and studies."""
-        with self._synced_index(anew=True) as index:
+        with self._synced_index(from_scratch=True) as index:
             return len(select(index, RUNS)), len(select(index, STUDIES))
 
     @contextlib.contextmanager
-    def _synced_index(self, anew: bool = False) -> Iterator[sqlite3.Connection]:
-        index = self._open(anew)
+    def _synced_index(self, from_scratch: bool = False) -> Iterator[sqlite3.Connection]:
+        index = self._open(from_scratch)
         try:
             yield index
         finally:
             index.close()
 
-    def _open(self, anew: bool) -> sqlite3.Connection:
+    def _open(self, from_scratch: bool) -> sqlite3.Connection:
         self.note = None
         if not self._home.exists():
             return self._in_memory(None)
@@ -230,15 +230,15 @@ class Store:
             raise InputError("home", str(self._home), "is not a folder; give another --home")
         atomic_import.finish(self._home)
         try:
-            return self._on_disk(anew)
+            return self._on_disk(from_scratch)
         except sqlite3.OperationalError as error:
             return self._in_memory(f"{INDEX} cannot be used now ({error}); the folders were read instead")
         except sqlite3.DatabaseError as error:
             return self._replace_broken(error)
 
-    def _on_disk(self, anew: bool = False) -> sqlite3.Connection:
+    def _on_disk(self, from_scratch: bool = False) -> sqlite3.Connection:
         index = sqlite3.connect(self._path, timeout=_LOCK_SECONDS, isolation_level=None)
-        return _sync_index(index, self._home, anew)
+        return _sync_index(index, self._home, from_scratch)
 
     def _in_memory(self, note: str | None) -> sqlite3.Connection:
         self.note = note
@@ -290,31 +290,40 @@ def select(index: sqlite3.Connection, table: Table[Row], keys: Sequence[str] | N
     return [table.row(*map(_decode_value, table.columns, values)) for values in rows]
 
 
-def _sync_index(index: sqlite3.Connection, home: Path, anew: bool = False) -> sqlite3.Connection:
+def _sync_index(index: sqlite3.Connection, home: Path, from_scratch: bool = False) -> sqlite3.Connection:
     """Make the index agree with the folders, in one transaction: whoever reads it meanwhile sees all of it or what was
     there before.
     """
     try:
-        ready = {table.name: _changes(index, table, folders, anew) for table, folders in _table_folders(home)}
-        if anew or not _has_tables(index) or any(changes.rows or changes.gone for changes in ready.values()):
+        changes_of_tables = {
+            table.name: _changes(index, table, folders, from_scratch)
+            for table, folders in _table_folders(home)
+        }
+        if (
+            from_scratch
+            or not _has_tables(index)
+            or any(changes.rows or changes.deleted_keys for changes in changes_of_tables.values())
+        ):
             with _writing(index):
-                _write(index, home, ready, anew)
+                _write(index, home, changes_of_tables, from_scratch)
     except BaseException:
         index.close()
         raise
     return index
 
 
-def _write(index: sqlite3.Connection, home: Path, ready: dict[str, _Changes], anew: bool) -> None:
+def _write(
+    index: sqlite3.Connection, home: Path, changes_of_tables: dict[str, _Changes], from_scratch: bool
+) -> None:
     """Nobody else writes now, but somebody may have since the changes were found: they are looked for again. Rows that
     were read before are taken over if their files are still the same.
     """
-    if anew or not _has_tables(index):
+    if from_scratch or not _has_tables(index):
         _make_tables(index)
     for table, folders in _table_folders(home):
-        changes = _changes(index, table, folders, ready=ready[table.name].rows)
+        changes = _changes(index, table, folders, ready=changes_of_tables[table.name].rows)
         marks = ", ".join("?" * (len(table.columns) + 1))
-        index.executemany(f"DELETE FROM {table.name} WHERE {table.key} = ?", changes.gone)
+        index.executemany(f"DELETE FROM {table.name} WHERE {table.key} = ?", changes.deleted_keys)
         rows = [(*values, signature) for (_, signature), values in changes.rows.items()]
         index.executemany(f"INSERT OR REPLACE INTO {table.name} VALUES ({marks})", rows)
 
@@ -351,19 +360,19 @@ def _changes(
     index: sqlite3.Connection,
     table: Table[Any],
     folders: list[Path],
-    anew: bool = False,
+    from_scratch: bool = False,
     ready: dict[tuple[str, str], list[Any]] | None = None,
 ) -> _Changes:
     """What changed on disk since the table was written, or all of it; ``ready`` are rows that were read already."""
     signatures = {folder.name: _signature(folder, table.files) for folder in folders}
     recorded: dict[str, str] = {}
-    if _has_tables(index) and not anew:
+    if _has_tables(index) and not from_scratch:
         recorded = dict(index.execute(f"SELECT {table.key}, signature FROM {table.name}"))
     rows = {}
     for folder in folders:
         mark = (folder.name, signatures[folder.name])
         if recorded.get(folder.name) != mark[1]:
-            rows[mark] = (ready or {}).get(mark) or _encode_row(table.read(folder))
+            rows[mark] = (ready or {}).get(mark) or _encode_row(table.read_row(folder))
     return _Changes(rows, [(key,) for key in recorded.keys() - signatures.keys()])
 
 

@@ -47,7 +47,7 @@ class Source:
 
 
 def merge(
-    sources: Sequence[Source], path: Path, rank_folder: Path, backend: str, about: Mapping[str, Any]
+    sources: Sequence[Source], path: Path, rank_folder: Path, backend: str, metadata: Mapping[str, Any]
 ) -> None:
     """Write ``path``, and ``rank-K.json.gz`` for each rank in ``rank_folder``, which Holistic Trace Analysis reads.
 
@@ -62,7 +62,7 @@ def merge(
         "schemaVersion": 1,
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": base_ns,
-        "workbench": {**about, "clocks": offsets},
+        "workbench": {**metadata, "clocks": offsets},
     }
     with TraceWriter(path, _with_rank_info(head, backend, sources[0].rank, len(sources))) as whole:
         for source in sources:
@@ -83,16 +83,16 @@ def _merge_one(
     )
     with ExitStack() as stack:
         reader = stack.enter_context(TraceReader(source.path))
-        about = {**_with_rank_info(head, backend, source.rank, ranks), "deviceProperties": reader.devices}
-        own_writer = stack.enter_context(TraceWriter(path, about))
-        mapped = _RankTrace(source, reader, base_ns, ranks)
-        for event in mapped.events():
+        metadata = {**_with_rank_info(head, backend, source.rank, ranks), "deviceProperties": reader.devices}
+        own_writer = stack.enter_context(TraceWriter(path, metadata))
+        rank_trace = _RankTrace(source, reader, base_ns, ranks)
+        for event in rank_trace.events():
             encoded = encode(event)
             whole.write(encoded)
             own_writer.write(encoded)
-        for event in lane_events(source.lanes, source.rank, base_ns, mapped.threads):
+        for event in lane_events(source.lanes, source.rank, base_ns, rank_trace.threads):
             whole.write(encode(event))
-        if not mapped.kernels:
+        if not rank_trace.kernels:
             for event in kernel_events(source.lanes, source.rank, backend, base_ns):
                 own_writer.write(encode(event))
 
@@ -120,13 +120,13 @@ class _RankTrace:
                     self._host = process
             elif isinstance(process, int):
                 yield from self._name(process)
-                mapped = self._event(event, process)
+                mapped_event = self._event(event, process)
                 if process == self._host:
                     self.threads.add(event.get("tid", 0))
                 if process == self._host and str(event["name"]).startswith(_BACKENDS):
-                    self._aside.append(mapped)
+                    self._aside.append(mapped_event)
                 else:
-                    yield mapped
+                    yield mapped_event
         yield from backend_lanes(self._aside)
 
     def _name(self, process: int) -> Iterator[Event]:
@@ -199,8 +199,8 @@ def _first_ns(source: Source) -> int:
     """The begin of a rank's recording on the common time axis."""
     with TraceReader(source.path) as reader:
         first = next(reader.events(), {})
-        began = reader.base_ns + round(float(first.get("ts") or 0.0) * 1e3)
-    return began - round(_offset(source, began).offset_seconds * 1e9)
+        begin_ns = reader.base_ns + round(float(first.get("ts") or 0.0) * 1e3)
+    return begin_ns - round(_offset(source, begin_ns).offset_seconds * 1e9)
 
 
 MERGED = "merged.json.gz"
@@ -218,7 +218,7 @@ class MergeError(WorkbenchError):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One order. ``state`` is asked, recording, writing, recorded or failed; ``done`` of ``steps`` were recorded.
+    """One order. ``state`` is asked, recording, writing, recorded or failed; ``steps_done`` of ``steps`` were recorded.
 
     ``first`` is None until ranks have agreed on a step, ``merge_trace`` until there is such a file.
     """
@@ -227,10 +227,10 @@ class Trace:
     state: str
     steps: int
     first: int | None
-    done: int
+    steps_done: int
     files: list[Path]
     problems: list[str]
-    merged: Path | None
+    merged_path: Path | None
 
     @property
     def under_way(self) -> bool:
@@ -260,11 +260,13 @@ def _trace(view: runs.RunView, key: str, wanted: int, replies: list[RankReply]) 
         if missing:
             problems.append(f"the run ended before rank {', '.join(map(str, missing))} wrote its part")
         first = next((answer.first for answer in replies if answer.first is not None), None)
-        done = min((answer.recorded or 0 for answer in replies), default=0)
-        merged = files[0].parent / MERGED if files and (files[0].parent / MERGED).is_file() else None
-        return Trace(key, "recorded" if files else "failed", wanted, first, done, files, problems, merged)
-    state, first, done = run_orders.how_far(view.folder, key, COMMAND, wanted)
-    return Trace(key, state, wanted, first, done, files, problems, None)
+        steps_done = min((answer.recorded or 0 for answer in replies), default=0)
+        merged_path = files[0].parent / MERGED if files and (files[0].parent / MERGED).is_file() else None
+        return Trace(
+            key, "recorded" if files else "failed", wanted, first, steps_done, files, problems, merged_path
+        )
+    state, first, steps_done = run_orders.how_far(view.folder, key, COMMAND, wanted)
+    return Trace(key, state, wanted, first, steps_done, files, problems, None)
 
 
 def running_trace(folder: Path) -> Trace | None:
@@ -278,15 +280,15 @@ def merge_trace(folder: Path, trace: Trace) -> Path:
     Raises:
         MergeError: a rank's file is damaged, or there is no space to write.
     """
-    if trace.merged is not None:
-        return trace.merged
+    if trace.merged_path is not None:
+        return trace.merged_path
     view = runs.load(folder)
     directory = trace.files[0].parent
-    steps = range(trace.first or 0, (trace.first or 0) + trace.done)
-    about = {"run": view.id, "steps": [steps.start, steps.stop], "problems": trace.problems}
+    steps = range(trace.first or 0, (trace.first or 0) + trace.steps_done)
+    metadata = {"run": view.id, "steps": [steps.start, steps.stop], "problems": trace.problems}
     try:
         sources = _sources(view, [path for path in trace.files if path.is_file()], steps)
-        merge(sources, directory / MERGED, directory / EACH, view.status.backend or "gloo", about)
+        merge(sources, directory / MERGED, directory / EACH, view.status.backend or "gloo", metadata)
     except (TraceError, OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise MergeError(f"the traces in {directory} cannot be merged: {text}") from None
@@ -324,6 +326,6 @@ def place(view: runs.RunView, rank: int) -> str:
     degrees = view.layout
     if view.job is not None:
         return f"rank {rank}"
-    at = Layout(degrees["dp"], degrees["tp"], degrees["pp"], degrees["cp"]).coordinates(rank)
-    named = f"rank {rank}, dp {at.dp} tp {at.tp} pp {at.pp}"
-    return named if degrees["cp"] == 1 else f"{named} cp {at.cp}"
+    coordinates = Layout(degrees["dp"], degrees["tp"], degrees["pp"], degrees["cp"]).coordinates(rank)
+    named = f"rank {rank}, dp {coordinates.dp} tp {coordinates.tp} pp {coordinates.pp}"
+    return named if degrees["cp"] == 1 else f"{named} cp {coordinates.cp}"

@@ -41,7 +41,7 @@ def _of_runs(runs: list[FollowedRun]) -> Iterator[Metric]:
     rate = GaugeMetricFamily("workbench_tokens_per_second",
                              "Tokens of all ranks over the wall time of the last 20 steps or whole rounds.",
                              labels=["run"])  # fmt: skip
-    dropped = CounterMetricFamily("workbench_dropped_records", "Records that a process could not write.",
+    dropped_records = CounterMetricFamily("workbench_dropped_records", "Records that a process could not write.",
                                   labels=["run", "process"])  # fmt: skip
     problems = GaugeMetricFamily("workbench_unreadable_parts", "Parts of the records that could not be read.",
                                  labels=["run"])  # fmt: skip
@@ -52,9 +52,9 @@ def _of_runs(runs: list[FollowedRun]) -> Iterator[Metric]:
         if (tokens := run.tokens_per_second()) is not None:
             rate.add_metric([run.id], tokens)
         for process, count in run.dropped.items():
-            dropped.add_metric([run.id, process], count)
+            dropped_records.add_metric([run.id, process], count)
         problems.add_metric([run.id], len(run.problems))
-    yield from (info, state, rate, dropped, problems)
+    yield from (info, state, rate, dropped_records, problems)
 
 
 def _of_steps(runs: list[FollowedRun]) -> Iterator[Metric]:
@@ -118,10 +118,10 @@ def _of_experts(runs: list[FollowedRun]) -> Iterator[Metric]:
     choices = CounterMetricFamily(
         "workbench_expert_choices", "Choices that fell on an expert in detailed steps.", labels=of_expert
     )
-    dropped = CounterMetricFamily(
+    dropped_choices = CounterMetricFamily(
         "workbench_expert_dropped_choices", "Those of them that found no slot.", labels=of_expert
     )
-    sent = CounterMetricFamily(
+    buckets = CounterMetricFamily(
         "workbench_expert_buckets", "Tokens that travelled for all of their bucket.", labels=of_expert
     )
     residual = GaugeMetricFamily("workbench_expert_residual",
@@ -134,18 +134,18 @@ def _of_experts(runs: list[FollowedRun]) -> Iterator[Metric]:
         for (layer, expert), sums in sorted(of_rank.items()):
             labels = [run.id, rank, str(layer), str(expert)]
             choices.add_metric(labels, sums.choices)
-            dropped.add_metric(labels, sums.dropped)
+            dropped_choices.add_metric(labels, sums.dropped)
             if sums.last_residual is not None:
-                sent.add_metric(labels, sums.buckets)
+                buckets.add_metric(labels, sums.buckets)
                 residual.add_metric(labels, sums.last_residual)
         for layer in sorted({layer for layer, _ in of_rank}):
             balance.add_metric([run.id, rank, str(layer)], _balance(of_rank, layer))
-    yield from (choices, dropped, balance, sent, residual)
+    yield from (choices, dropped_choices, balance, buckets, residual)
 
 
 def _of_tasks(runs: list[FollowedRun]) -> Iterator[Metric]:
     labels = [*_PER_RANK, "task"]
-    counted = CounterMetricFamily(
+    micro_batches = CounterMetricFamily(
         "workbench_task_micro_batches", "Micro-batches that a rank had of a task.", labels=labels
     )
     loss = GaugeMetricFamily(
@@ -153,16 +153,18 @@ def _of_tasks(runs: list[FollowedRun]) -> Iterator[Metric]:
     )
     for run, rank, of_rank in _ranks(runs, lambda run: run.tasks.items()):
         for task, sums in of_rank.items():
-            counted.add_metric([run.id, rank, task], sums.micro_batches)
+            micro_batches.add_metric([run.id, rank, task], sums.micro_batches)
             if sums.last_loss is not None:
                 loss.add_metric([run.id, rank, task], sums.last_loss)
-    yield from (counted, loss)
+    yield from (micro_batches, loss)
 
 
 def _balance(of_rank: Mapping[tuple[int, int], ExpertSums], layer: int) -> float:
-    mine = [sums for (number, _), sums in of_rank.items() if number == layer]
-    total = sum(sums.last_choices for sums in mine) or 1
-    return len(mine) * sum(sums.last_choices / total * sums.last_probability for sums in mine)
+    sums_of_layer = [sums for (number, _), sums in of_rank.items() if number == layer]
+    total = sum(sums.last_choices for sums in sums_of_layer) or 1
+    return len(sums_of_layer) * sum(
+        sums.last_choices / total * sums.last_probability for sums in sums_of_layer
+    )
 
 
 def _of_readings(runs: list[FollowedRun]) -> Iterator[Metric]:
@@ -170,12 +172,12 @@ def _of_readings(runs: list[FollowedRun]) -> Iterator[Metric]:
     for run in runs:
         for stream, processes in run.readings.items():
             for process, readings in processes.items():
-                for of, values in readings.items():
+                for subject, values in readings.items():
                     for field, (_, value) in values.items():
                         if (stream, field) not in _GROWING and not run.is_current(stream, process):
                             continue
                         family = metrics.setdefault((stream, field), _reading_family(stream, field))
-                        _add(family, _labels(run, stream, process, of), value * _unit(field)[1])
+                        _add(family, _labels(run, stream, process, subject), value * _unit(field)[1])
     yield from metrics.values()
 
 
@@ -196,7 +198,7 @@ def _label_names(stream: str) -> list[str]:
     return ["run", *([key] if key else []), "host", *([] if key == "rank" else ["rank"])]
 
 
-def _labels(run: FollowedRun, stream: str, process: str, of: str) -> list[str]:
+def _labels(run: FollowedRun, stream: str, process: str, subject: str) -> list[str]:
     """As many of those as there are: the launcher's own host has no name, for it is the only one of its run.
 
     Where a rank reads, as the first one on each host of a lab does, it is named too.
@@ -205,7 +207,7 @@ def _labels(run: FollowedRun, stream: str, process: str, of: str) -> list[str]:
     if stream == "memory":
         return [run.id, rank]
     host = run.hosts.get(process, "")
-    labels = [run.id, *([of] if of else []), host, rank]
+    labels = [run.id, *([subject] if subject else []), host, rank]
     return labels if rank else labels[: -1 if host else -2]
 
 
@@ -214,9 +216,9 @@ def _add(family: Any, labels: list[str], value: float) -> None:
 
 
 def _unit(field: str) -> tuple[str, float]:
-    for suffix, (ours, factor) in _UNITS.items():
+    for suffix, (unit, factor) in _UNITS.items():
         if field.endswith(suffix):
-            return field.removesuffix(suffix) + ours, factor
+            return field.removesuffix(suffix) + unit, factor
     return field, 1.0
 
 

@@ -77,8 +77,8 @@ class StepSums:
         self.gradient_norm = last.column("gradient_norm").tolist()[-1]
 
     def _last(self, before: dict[int, float], steps: list[int], values: list[float]) -> dict[int, float]:
-        merged = before | dict(zip(steps, values, strict=True))
-        return {step: merged[step] for step in sorted(merged)[-self.window :]}
+        values_by_step = before | dict(zip(steps, values, strict=True))
+        return {step: values_by_step[step] for step in sorted(values_by_step)[-self.window :]}
 
 
 @dataclass(slots=True)
@@ -173,15 +173,16 @@ def latest(table: Table, key: str | None, before: Readings) -> Readings:
     times = table.column("time_unix").filled(0.0)
     since = times.max() - _HELD_SECONDS
     readings = {
-        of: {name: read for name, read in values.items() if read[0] >= since} for of, values in before.items()
+        subject: {name: read for name, read in values.items() if read[0] >= since}
+        for subject, values in before.items()
     }
-    for of, rows in _rows(table, key).items():
-        recent, readings_of = rows[times[rows] >= since], readings.setdefault(of, {})
+    for subject, rows in _rows(table, key).items():
+        recent, readings_of = rows[times[rows] >= since], readings.setdefault(subject, {})
         for name, column in numbers.items():
             measured = recent[~np.ma.getmaskarray(column)[recent]]
             if len(measured):
                 readings_of[name] = float(times[measured[-1]]), float(column[measured[-1]])
-    return {of: readings_of for of, readings_of in readings.items() if readings_of}
+    return {subject: readings_of for subject, readings_of in readings.items() if readings_of}
 
 
 def _rows(table: Table, key: str | None) -> dict[str, np.ndarray[Any, np.dtype[np.intp]]]:
@@ -190,7 +191,7 @@ def _rows(table: Table, key: str | None) -> dict[str, np.ndarray[Any, np.dtype[n
         return {"": np.arange(len(table))}
     keys = table.column(key)
     values = np.unique(keys.compressed()).tolist()
-    return {str(of): np.flatnonzero(np.ma.filled(keys == of, False)) for of in values}
+    return {str(subject): np.flatnonzero(np.ma.filled(keys == subject, False)) for subject in values}
 
 
 #: How long an ended run stays, so that its last numbers are fetched.
@@ -342,9 +343,9 @@ class Follower:
         folders = [folder for folder in runs.run_folders(self._home) if folder.name not in self._past]
         self._past |= {folder.name for folder in folders if self._is_past(folder)}
         current = [folder for folder in folders if folder.name not in self._past]
-        followed = self._followed
+        known_runs = self._followed
         self._followed = {
-            run.name: followed.get(run.name) or FollowedRun(run, self._clock) for run in current
+            run.name: known_runs.get(run.name) or FollowedRun(run, self._clock) for run in current
         }
         for run in self._followed.values():
             run.refresh()

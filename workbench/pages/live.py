@@ -44,13 +44,13 @@ def page() -> None:
         options = [NEWEST, *limit_options("run", [row.id for row in rows])]
         by_id = {row.id: row for row in rows}
         restore_choice("run", options)
-        chosen = st.selectbox(
+        run_id = st.selectbox(
             "Run", options, key="run", format_func=lambda name: _label(name, by_id.get(name))
         )
-        save_choice("run", chosen)
+        save_choice("run", run_id)
     with switch:
         refresh = st.toggle("Refresh", value=True, key="refresh", help="When off, the page does not update.")
-    st.fragment(_moving, run_every=REFRESH_SECONDS if refresh else None)(chosen)
+    st.fragment(_moving, run_every=REFRESH_SECONDS if refresh else None)(run_id)
 
 
 def _label(name: str, row: RunRow | None) -> str:
@@ -60,13 +60,13 @@ def _label(name: str, row: RunRow | None) -> str:
     return f"{row.id}{trial} — {row.outcome or row.state}"
 
 
-def _moving(chosen: str) -> None:
-    draw_guarded(lambda: _draw(chosen))
+def _moving(run_id: str) -> None:
+    draw_guarded(lambda: _draw(run_id))
 
 
-def _draw(chosen: str) -> None:
+def _draw(run_id: str) -> None:
     rows = run_rows()
-    row = next((row for row in rows if row.id == chosen), None) or _newest(rows)
+    row = next((row for row in rows if row.id == run_id), None) or _newest(rows)
     if row is None:
         nothing_yet("There are no runs yet.", "workbench train examples/train.yaml")
         return
@@ -92,16 +92,16 @@ def _newest(rows: list[RunRow]) -> RunRow | None:
 
 def _is_window(run: str) -> bool:
     """A window of a run that is tuned while it goes has no records of its own: it says where its steps are."""
-    covered = (run_folder.read_json(home() / run / run_folder.STATUS) or {}).get("window")
-    if not covered:
+    window = (run_folder.read_json(home() / run / run_folder.STATUS) or {}).get("window")
+    if not window:
         return False
-    first, end = covered["first"], covered["end"]
+    first, end = window["first"], window["end"]
     steps = f"steps {first:,} to {end - 1:,}" if end > first else "no step"
-    undone = ", which were undone" if covered.get("undone") else ""
-    st.info(f"{run} is a window of a longer run: {steps} of it{undone}.", icon=":material/view_column:")
+    undone_text = ", which were undone" if window.get("undone") else ""
+    st.info(f"{run} is a window of a longer run: {steps} of it{undone_text}.", icon=":material/view_column:")
     st.page_link(
-        PAGES["Live"], label=f"{covered['run']}, step {first:,}", icon=":material/monitoring:",
-        query_params={"run": covered["run"], "step": str(first)},
+        PAGES["Live"], label=f"{window['run']}, step {first:,}", icon=":material/monitoring:",
+        query_params={"run": window["run"], "step": str(first)},
     )  # fmt: skip
     return True
 

@@ -52,24 +52,24 @@ def _moving() -> None:
 
 
 def _load(name: str) -> tuple[StudyView, StudyDocument]:
-    found = trial_table.study(name)
-    return found.view, found.document
+    snapshot = trial_table.study(name)
+    return snapshot.view, snapshot.document
 
 
 def _draw() -> None:
-    found = overview(home(), run_rows(), study_rows(), _load)
-    if not found.run_count and not found.study_count:
+    summary = overview(home(), run_rows(), study_rows(), _load)
+    if not summary.run_count and not summary.study_count:
         nothing_yet("Nothing has run here yet.", "workbench tune examples/quickstart.yaml")
         return
-    st.header(overview_text.headline(found), anchor=False)
-    for study in found.studies:
+    st.header(overview_text.headline(summary), anchor=False)
+    for study in summary.studies:
         _study(study)
-    for run in found.runs:
+    for run in summary.runs:
         _run(run)
-    if found.last is not None:
-        _study(found.last)
-    _problems(found.problems)
-    _draw_counts(found)
+    if summary.last is not None:
+        _study(summary.last)
+    _problems(summary.problems)
+    _draw_counts(summary)
 
 
 def _study(study: CurrentStudy) -> None:
@@ -81,16 +81,16 @@ def _study(study: CurrentStudy) -> None:
             st.caption(words.escape(overview_text.study_progress(study)), width="content")
         if study.trials_total:
             st.progress(min(1.0, study.trials_done / study.trials_total))
-        leader, tried, look = st.columns([2, 2, 1.2])
-        with leader:
+        leader_column, trials_column, links_column = st.columns([2, 2, 1.2])
+        with leader_column:
             label = f"Best{' so far' if study.state == 'running' else ''}, {study.unit}"
             st.metric(label, text(study.leader_value), help=find_help(label))
             st.caption(words.escape(study.leader or "nothing measured yet"))
             if study.gain_line:
                 st.caption(words.escape(f"{study.gain_line[:1].upper()}{study.gain_line[1:]}."))
-        with tried:
+        with trials_column:
             _now(study)
-        with look:
+        with links_column:
             _links(study)
 
 
@@ -158,9 +158,9 @@ def _problems(problems: list[Problem]) -> None:
             )
 
 
-def _draw_counts(found: Overview) -> None:
+def _draw_counts(summary: Overview) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="start-where"):
-        st.caption(words.escape(overview_text.counts(found)), width="content")
+        st.caption(words.escape(overview_text.counts(summary)), width="content")
         st.page_link(PAGES["Runs"], label="All of them", icon=":material/list:")
         st.page_link(
             PAGES["Tune"], label="Start a study", icon=":material/add:", query_params={"view": "new"}

@@ -37,12 +37,12 @@ def page() -> None:
 
 def _follow_a_started_study() -> None:
     """Turn to the study that the form has just started; its widgets are drawn only after this."""
-    started = st.session_state.pop("started", None)
-    if started:
+    study = st.session_state.pop("started", None)
+    if study:
         st.session_state["view"] = WATCH
-        st.session_state["study"] = started
+        st.session_state["study"] = study
         save_choice("view", WATCH)
-        save_choice("study", started)
+        save_choice("study", study)
 
 
 if __name__ == "__main__":

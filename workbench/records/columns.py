@@ -20,8 +20,8 @@ Columns = Mapping[str, Array]
 class LazyColumns(Mapping[str, Array]):
     """Columns that are made when they are asked for, each once: ``make`` returns the values of a name."""
 
-    def __init__(self, names: Sequence[str], make: Callable[[str], Array]) -> None:
-        self._names, self._make = names, make
+    def __init__(self, names: Sequence[str], make_column: Callable[[str], Array]) -> None:
+        self._names, self._make = names, make_column
         self._columns: dict[str, Array] = {}
 
     def __getitem__(self, name: str) -> Array:
@@ -92,12 +92,12 @@ class _Buffer:
         if self._array is None:
             self._array = new
         else:
-            needed, kind = self._count + len(new), np.result_type(self._array, new)
-            if needed > len(self._array) or kind != self._array.dtype:
-                larger = np.empty(max(needed, 2 * self._count), dtype=kind)
+            size_needed, kind = self._count + len(new), np.result_type(self._array, new)
+            if size_needed > len(self._array) or kind != self._array.dtype:
+                larger = np.empty(max(size_needed, 2 * self._count), dtype=kind)
                 larger[: self._count] = self._array[: self._count]
                 self._array = larger
-            self._array[self._count : needed] = new
+            self._array[self._count : size_needed] = new
         self._count += len(new)
 
 
@@ -117,10 +117,14 @@ def common_steps(ranks: Sequence[Array]) -> Array:
     if not ranks or not all(map(len, ranks)):
         return np.empty(0, dtype=np.int64)
     first, last = max(steps[0] for steps in ranks), min(steps[-1] for steps in ranks)
-    within = [steps[np.searchsorted(steps, first) : np.searchsorted(steps, last, "right")] for steps in ranks]
-    if all(np.array_equal(within[0], steps) for steps in within[1:]):  # the usual case, without sorting
-        return within[0]
-    return np.asarray(reduce(np.intersect1d, within))
+    steps_in_range = [
+        steps[np.searchsorted(steps, first) : np.searchsorted(steps, last, "right")] for steps in ranks
+    ]
+    if all(
+        np.array_equal(steps_in_range[0], steps) for steps in steps_in_range[1:]
+    ):  # the usual case, without sorting
+        return steps_in_range[0]
+    return np.asarray(reduce(np.intersect1d, steps_in_range))
 
 
 def rows_of(steps: Array, wanted: Array) -> slice | Array:
@@ -146,14 +150,14 @@ def means_by_step(steps: Array, values: Array) -> tuple[Array, Array]:
 def pick_columns(ranks: Sequence[Columns], steps: Array, pick: Array) -> Columns:
     """Columns over ``steps`` in which each value is that of one of the ranks; ``pick`` says whose."""
     rows = [rows_of(columns["step"], steps) for columns in ranks]
-    picked = [pick == place for place in range(len(ranks))]
+    masks = [pick == place for place in range(len(ranks))]
 
     def of_picked_ranks(name: str) -> Array:
         values = [columns[name][places] for columns, places in zip(ranks, rows, strict=True)]
         if len(values) == 1:
             return values[0]
         column = np.empty(len(steps), dtype=np.result_type(*values))
-        for chosen, of_rank in zip(picked, values, strict=True):
+        for chosen, of_rank in zip(masks, values, strict=True):
             np.copyto(column, of_rank, where=chosen)
         return column
 

@@ -206,12 +206,16 @@ def extremes(stretches: Array, readings: Iterable[Array]) -> Array:
         finite = order[np.isfinite(values[order])]
         if not len(finite):
             continue
-        mine, of = values[finite], stretches[finite]
-        starts = np.flatnonzero(np.diff(of, prepend=of[0] - 1))
+        finite_values, finite_stretches = values[finite], stretches[finite]
+        starts = np.flatnonzero(np.diff(finite_stretches, prepend=finite_stretches[0] - 1))
         counts = np.diff(starts, append=len(finite))
         for most in (np.minimum, np.maximum):
-            at = np.flatnonzero(mine == np.repeat(most.reduceat(mine, starts), counts))
-            is_kept[finite[at[np.flatnonzero(np.diff(of[at], prepend=of[0] - 1))]]] = True
+            peaks = np.flatnonzero(finite_values == np.repeat(most.reduceat(finite_values, starts), counts))
+            is_kept[
+                finite[
+                    peaks[np.flatnonzero(np.diff(finite_stretches[peaks], prepend=finite_stretches[0] - 1))]
+                ]
+            ] = True
     return is_kept
 
 
@@ -230,14 +234,14 @@ class PhaseMeans:
         if not self._sums.shape[1]:
             self._first = int(steps[0])
         places = steps - self._first
-        within = places >= 0
+        is_inside = places >= 0
         while int(places.max()) // self.width >= BLOCKS:
             self._sums, self._known, self.width = _pairs(self._sums), _pairs(self._known), 2 * self.width
         blocks = max(int(places.max()) // self.width + 1, self._sums.shape[1])
         self._sums, self._known = _pad_blocks(self._sums, blocks), _pad_blocks(self._known, blocks)
-        numbers = places[within] // self.width
+        numbers = places[is_inside] // self.width
         for row, name in enumerate(_SPANS):
-            values = np.asarray(columns[name], dtype=float)[within]
+            values = np.asarray(columns[name], dtype=float)[is_inside]
             is_finite = np.isfinite(values)
             self._sums[row] += np.bincount(numbers, np.where(is_finite, values, 0.0), minlength=blocks)
             self._known[row] += np.bincount(numbers, is_finite, minlength=blocks)
@@ -305,12 +309,12 @@ class KeptSteps:
 
     def _slowest(self) -> Columns:
         """The slowest rank of each step that is not in the means yet."""
-        later = {}
+        new_parts = {}
         for rank, series in self._ranks.items():
             if len(series.columns()["step"]):
-                later[rank] = _part(series.new, _count_before(series.new["step"], self._done + 1), None)
-        behind = any(not len(rows["step"]) for rows in later.values())
-        return {"step": np.empty(0, np.int64)} if behind or not later else slowest_rank(later)
+                new_parts[rank] = _part(series.new, _count_before(series.new["step"], self._done + 1), None)
+        is_behind = any(not len(rows["step"]) for rows in new_parts.values())
+        return {"step": np.empty(0, np.int64)} if is_behind or not new_parts else slowest_rank(new_parts)
 
     def _thin(self) -> None:
         written = [series.new["step"] for series in self._ranks.values() if series.newest]
@@ -329,8 +333,8 @@ class KeptSteps:
             old[rank] = join_records(series.old, rows)
         kept_steps = self._steps_to_keep({rank: rows for rank, rows in old.items() if len(rows["step"])})
         for rank, series in self._ranks.items():
-            stays = np.isin(old[rank]["step"], kept_steps)
-            series.old = {name: values[stays] for name, values in old[rank].items()}
+            mask = np.isin(old[rank]["step"], kept_steps)
+            series.old = {name: values[mask] for name, values in old[rank].items()}
             series.new = {name: values[counts[rank] :].copy() for name, values in series.new.items()}
 
     def _steps_to_keep(self, ranks: Mapping[int, Rows]) -> Array:
@@ -349,8 +353,8 @@ class KeptSteps:
 
 def _count_before(steps: Array, step: int) -> int:
     """How many records there are before the first one of this step or a later one."""
-    later = np.flatnonzero(steps >= step)
-    return int(later[0]) if len(later) else len(steps)
+    places = np.flatnonzero(steps >= step)
+    return int(places[0]) if len(places) else len(steps)
 
 
 def _part(rows: Columns, start: int, stop: int | None) -> Columns:

@@ -105,7 +105,7 @@ class Snapshot:
     #: Of a thinned look, means over all steps: by rank, and for None of the slowest rank of each step.
     phases: Mapping[int | None, PhaseMeans] = field(default_factory=dict)
     #: Names this look: no other one in this process has it.
-    look: str = field(default_factory=lambda: str(next(_LOOKS)))
+    version: str = field(default_factory=lambda: str(next(_LOOKS)))
 
     def select_host(self, name: str | None) -> Snapshot:
         """With the readings of one of ``hosts``; as it is for any other name."""
@@ -120,7 +120,7 @@ class Snapshot:
             network=network,
             processes=processes,
             launcher_events=events,
-            look=f"{self.look} {name}",
+            version=f"{self.version} {name}",
         )
 
     @property
@@ -179,9 +179,11 @@ class LiveRun:
 
     def _begin_anew(self, ranks: list[int]) -> None:
         """Once more was undone: what was read of those steps is among the rest, and they are done again."""
-        undone = sum(event.kind == UNDONE_EVENT for rank in ranks for event in self._sampled.events(rank))
-        if undone != self._undone:
-            self._undone = undone
+        undone_count = sum(
+            event.kind == UNDONE_EVENT for rank in ranks for event in self._sampled.events(rank)
+        )
+        if undone_count != self._undone:
+            self._undone = undone_count
             self._begin()
 
     def _tail(self, process: str, stream: str) -> RetainedRecords:
@@ -277,9 +279,9 @@ class LiveRun:
     def _columns(self, process: str, stream: str) -> Columns:
         key = process, stream
         if key not in self._streams:
-            followed = self._tail(process, stream)
+            tail = self._tail(process, stream)
             whole = self._steps is None
-            self._streams[key] = Stream(followed) if whole else _ThinnedStream(followed, stream)
+            self._streams[key] = Stream(tail) if whole else _ThinnedStream(tail, stream)
         return self._streams[key].refresh()
 
     def _communication(
@@ -292,8 +294,8 @@ class LiveRun:
         first = int(window[0]) if len(window) else 0
         tables, exposed = list[Table](), list[Column]()
         for rank, columns in steps.items():
-            followed = self._tail(f"rank-{rank}", "comm")
-            recent = self._collectives.setdefault(rank, _Collectives(followed)).refresh(first)
+            tail = self._tail(f"rank-{rank}", "comm")
+            recent = self._collectives.setdefault(rank, _Collectives(tail)).refresh(first)
             waits = _waits(columns, window)
             tables += recent
             exposed += [seconds_of_calls(table, window, waits) for table in recent]
@@ -336,13 +338,13 @@ class LiveRuns:
         """A look at the run that is at most ``FRESH_SECONDS`` old."""
         with self._lock:
             now = self._clock()
-            followed = self._followed.pop(folder, None)
-            if followed is None or now - followed[1] > FRESH_SECONDS:
-                run = followed[0] if followed else LiveRun(folder, thinned=self._thinned)
-                followed = run, now, run.read()
-            self._followed[folder] = followed
+            entry = self._followed.pop(folder, None)
+            if entry is None or now - entry[1] > FRESH_SECONDS:
+                run = entry[0] if entry else LiveRun(folder, thinned=self._thinned)
+                entry = run, now, run.read()
+            self._followed[folder] = entry
             self._forget(now)
-            return followed[2]
+            return entry[2]
 
     def forget(self) -> None:
         """Lets go of what nobody has looked at for a while, also where nobody looks at anything else."""
@@ -352,12 +354,12 @@ class LiveRuns:
     def _forget(self, now: float) -> None:
         """The run that was looked at longest ago is the first one."""
         while self._followed:
-            folder, (_, looked, _) = next(iter(self._followed.items()))
+            folder, (_, last_seen, _) = next(iter(self._followed.items()))
             held_bytes = sum(run.held_bytes for run, _, _ in self._followed.values())
-            few = len(self._followed) <= FOLLOWED and (
+            is_within_limit = len(self._followed) <= FOLLOWED and (
                 held_bytes <= FOLLOWED_BYTES or len(self._followed) == 1
             )
-            if few and now - looked <= FOLLOWED_SECONDS:
+            if is_within_limit and now - last_seen <= FOLLOWED_SECONDS:
                 return
             del self._followed[folder]
 

@@ -50,8 +50,8 @@ def _arrow(table: Table, field: Field, finite: bool) -> pa.Array:
     if field.base == "name":
         return _arrow_names(table, field.name)
     column = table.column(field.name)
-    absent = np.ma.getmaskarray(column) if finite else ~table.presence_mask(field.name)
-    return pa.array(column.data, type=_TYPES[field.base], mask=absent, from_pandas=False)
+    mask = np.ma.getmaskarray(column) if finite else ~table.presence_mask(field.name)
+    return pa.array(column.data, type=_TYPES[field.base], mask=mask, from_pandas=False)
 
 
 def _arrow_names(table: Table, name: str) -> pa.Array:
@@ -59,8 +59,8 @@ def _arrow_names(table: Table, name: str) -> pa.Array:
     numbers = sorted(names)
     place = np.zeros(max(numbers, default=0) + 1, dtype=np.int32)
     place[numbers] = np.arange(len(numbers), dtype=np.int32)
-    absent = np.ma.getmaskarray(codes)
-    indices = pa.array(place[np.where(absent, 0, codes.data)], mask=absent, from_pandas=False)
+    mask = np.ma.getmaskarray(codes)
+    indices = pa.array(place[np.where(mask, 0, codes.data)], mask=mask, from_pandas=False)
     return pa.DictionaryArray.from_arrays(
         indices, pa.array([names[number] for number in numbers], pa.string())
     )
@@ -81,7 +81,7 @@ class ParquetFile:
         except pa.ArrowInvalid as error:
             raise FormatError(f"not a whole Parquet file ({error})") from error
         self.path = path
-        groups = [self._file.metadata.row_group(at).num_rows for at in range(self._file.num_row_groups)]
+        groups = [self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups)]
         self._ends = np.cumsum([0, *groups])
         self._lock = Lock()
 
@@ -122,9 +122,9 @@ class ParquetTable(Table):
         if name not in self._kind or self._kind[name] == "name":
             return super().column(name)
         values = _numpy(self._array(name))
-        absent = ~self.presence_mask(name)
+        mask = ~self.presence_mask(name)
         return np.ma.MaskedArray(
-            values, mask=absent | ~np.isfinite(values) if values.dtype.kind == "f" else absent
+            values, mask=mask | ~np.isfinite(values) if values.dtype.kind == "f" else mask
         )
 
     def codes(self, name: str) -> tuple[Column, dict[int, str]]:
@@ -161,7 +161,7 @@ def _numpy(array: pa.Array) -> np.ndarray[Any, Any]:
 
 def _header(file: pq.ParquetFile) -> Header:
     stored = (file.schema_arrow.metadata or {}).get(_HEADER)
-    decoded = decode_header(stored) if stored else None
-    if decoded is None or decoded[0].stream not in STREAMS:
+    header_and_size = decode_header(stored) if stored else None
+    if header_and_size is None or header_and_size[0].stream not in STREAMS:
         raise FormatError("not a Parquet file of ours")
-    return decoded[0]
+    return header_and_size[0]

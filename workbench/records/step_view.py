@@ -108,8 +108,8 @@ def _slowest(
     if call is None:
         return None
     rank, key = call
-    met = collective_calls(records, step, rank, groups, clocks)
-    return SlowestCall(rank, next(call for call in met if call.key == key))
+    calls = collective_calls(records, step, rank, groups, clocks)
+    return SlowestCall(rank, next(call for call in calls if call.key == key))
 
 
 def _call(calls: Sequence[CollectiveCall], text: str, step: int, rank: int) -> CollectiveCall:
@@ -159,8 +159,8 @@ def _add_behind_seconds(rows: Sequence[RankStep]) -> list[RankStep]:
     for row in rows:
         others = [seconds for rank, seconds in work_by_rank.items() if rank != row.rank]
         own_seconds = row.work_seconds
-        behind = None if own_seconds is None or not others else own_seconds - float(np.median(others))
-        completed.append(replace(row, behind_seconds=behind))
+        behind_seconds = None if own_seconds is None or not others else own_seconds - float(np.median(others))
+        completed.append(replace(row, behind_seconds=behind_seconds))
     return completed
 
 

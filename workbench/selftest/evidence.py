@@ -34,7 +34,7 @@ def collect(scratch: Path, folder: Path, check: str, scrubber: Redactor) -> tupl
     could not be written, with the reason.
     """
     kept_files: list[str] = []
-    lost: dict[str, str] = {}
+    errors: dict[str, str] = {}
     for source, file in _sources(scratch):
         target = folder / CHECKS / check / file
         name = target.relative_to(folder).as_posix()
@@ -45,8 +45,8 @@ def collect(scratch: Path, folder: Path, check: str, scrubber: Redactor) -> tupl
             _write(target, text)
             kept_files.append(name)
         except OSError as error:
-            lost[name] = error_text(error)
-    return kept_files, lost
+            errors[name] = error_text(error)
+    return kept_files, errors
 
 
 def packed_path(folder: Path) -> Path:
@@ -63,10 +63,10 @@ def pack(folder: Path) -> Path:
     path = packed_path(folder)
     scratch = path.with_name(f".{path.name}")
     try:
-        with zipfile.ZipFile(scratch, "w", zipfile.ZIP_DEFLATED) as packed:
+        with zipfile.ZipFile(scratch, "w", zipfile.ZIP_DEFLATED) as archive:
             for file in sorted(folder.rglob("*")):
                 if file.is_file() and not file.name.startswith("."):
-                    packed.write(file, f"{folder.name}/{file.relative_to(folder).as_posix()}")
+                    archive.write(file, f"{folder.name}/{file.relative_to(folder).as_posix()}")
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         scratch.replace(path)

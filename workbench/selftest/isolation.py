@@ -48,8 +48,8 @@ def run(
     if stopped == "asked":
         return None
     if stopped == "late":
-        late = f"took longer than its limit of {check.limit_seconds:.0f} s, and was ended"
-        return _judge_missing_verdict(late, "", scratch)
+        reason = f"took longer than its limit of {check.limit_seconds:.0f} s, and was ended"
+        return _judge_missing_verdict(reason, "", scratch)
     return _answer(process.returncode, scratch)
 
 
@@ -71,11 +71,11 @@ def _start(check: Check, selftest: SelftestRequest, scratch: Path) -> subprocess
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float, should_stop: Callable[[], bool]) -> str | None:
-    until = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     while process.poll() is None:
         if should_stop():
             return "asked"
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             return "late"
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_LOOK_SECONDS)
@@ -99,18 +99,18 @@ def _answer(code: int, scratch: Path) -> Verdict:
 
 
 def _judge_crash(code: int, scratch: Path) -> Verdict:
-    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    exit_text = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     last_line = _last_line(scratch / OUTPUT)
-    died = f"its process died without a verdict: {how}{last_line}"
+    reason = f"its process died without a verdict: {exit_text}{last_line}"
     # A page of a file for which there is no block raises SIGBUS; no other signal comes of a full disk.
     by_itself = code >= 0 or code == -signal.SIGBUS
-    return _judge_missing_verdict(died, last_line, scratch) if by_itself else make_failure(died)
+    return _judge_missing_verdict(reason, last_line, scratch) if by_itself else make_failure(reason)
 
 
-def _judge_missing_verdict(how: str, last_line: str, scratch: Path) -> Verdict:
+def _judge_missing_verdict(reason: str, last_line: str, scratch: Path) -> Verdict:
     """A disk may have had no room for the verdict, nor for the words that say so."""
     full = why_no_room(scratch, RUN_BYTES if blames_full_disk(last_line) else VERDICT_BYTES)
-    return make_failure(how) if full is None else not_possible(f"{full}: {how}")
+    return make_failure(reason) if full is None else not_possible(f"{full}: {reason}")
 
 
 def _last_line(path: Path) -> str:
@@ -131,11 +131,11 @@ def blames_full_disk(line: str) -> bool:
     return any(word in line for word in _WORDS)
 
 
-def why_no_room(scratch: Path, needed: int) -> str | None:
+def why_no_room(scratch: Path, bytes_needed: int) -> str | None:
     """That a scratch folder does not take so many bytes; None if it does."""
     trial = scratch / ".room"
     try:
-        trial.write_bytes(bytes(needed))
+        trial.write_bytes(bytes(bytes_needed))
     except OSError as error:
         return no_room_words(error)
     finally:

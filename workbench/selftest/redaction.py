@@ -69,8 +69,8 @@ class Redactor:
         """A text without what is private; without ``addresses`` only those of this machine are taken out, since
         versions can look like those of others.
         """
-        for replaced in (self._hide_assignments, self._hide_known_words, self._hide_homes, self._hide_gpus):
-            text = replaced(text)
+        for hide in (self._hide_assignments, self._hide_known_words, self._hide_homes, self._hide_gpus):
+            text = hide(text)
         return _ADDRESS.sub(_hide_private, text) if addresses and not self._hosts else text
 
     def tree(self, value: Any, addresses: bool = True) -> Any:
@@ -97,9 +97,9 @@ class Redactor:
 
     def _hide_assignments(self, text: str) -> str:
         def hide(match: re.Match[str]) -> str:
-            name, how, _ = match.groups()
+            name, separator, _ = match.groups()
             private = name not in CHECKED and (name in self._variables or is_ours(name))
-            return f"{name}{how}<not told>" if private else match[0]
+            return f"{name}{separator}<not told>" if private else match[0]
 
         return _ASSIGNED.sub(hide, text)
 
@@ -193,17 +193,17 @@ def _values(variables: Mapping[str, str]) -> dict[str, str]:
             number = value.replace(".", "").isdecimal()
             shortest = _SHORTEST_SECRET if secret else _SHORTEST_NUMBER if number else _SHORTEST
             if len(value) >= shortest:
-                escaped = json.dumps(value)[1:-1]
-                values |= {value: f"<value of {name}>", escaped: f"<value of {name}>"}
+                json_text = json.dumps(value)[1:-1]
+                values |= {value: f"<value of {name}>", json_text: f"<value of {name}>"}
     return values
 
 
 def _any_of(words: Mapping[str, str]) -> re.Pattern[str] | None:
     """The longest first; short ones only as words of their own."""
-    ordered = sorted((word for word in words if word), key=len, reverse=True)
-    if not ordered:
+    by_length = sorted((word for word in words if word), key=len, reverse=True)
+    if not by_length:
         return None
-    return re.compile("|".join(_as_pattern(word) for word in ordered))
+    return re.compile("|".join(_as_pattern(word) for word in by_length))
 
 
 def _as_pattern(word: str) -> str:

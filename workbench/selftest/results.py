@@ -62,8 +62,8 @@ class Selftest:
     @property
     def outcomes(self) -> dict[str, int]:
         """How many ended how."""
-        counted = Counter(row.outcome for row in self.checks)
-        return {outcome: counted[outcome] for outcome in ("pass", "fail", "not_possible")}
+        counts = Counter(row.outcome for row in self.checks)
+        return {outcome: counts[outcome] for outcome in ("pass", "fail", "not_possible")}
 
     @property
     def good(self) -> bool:
@@ -93,7 +93,7 @@ def load(folder: Path) -> Selftest | None:
 def newest(home: Path) -> tuple[Path, Selftest] | None:
     """The latest selftest of a home folder, with its folder."""
     folders = sorted((path.parent for path in (home / FOLDER).glob(f"*/{DOCUMENT}")), reverse=True)
-    return next(((folder, found) for folder in folders if (found := load(folder)) is not None), None)
+    return next(((folder, selftest) for folder in folders if (selftest := load(folder)) is not None), None)
 
 
 class Outcome(StrEnum):
@@ -131,6 +131,6 @@ def not_possible(reason: str, measured: dict[str, Number] | None = None) -> Verd
     return Verdict(Outcome.NOT_POSSIBLE, reason, measured or {})
 
 
-def verdict_of(problems: list[str], good: str, measured: dict[str, Number]) -> Verdict:
+def verdict_of(problems: list[str], success: str, measured: dict[str, Number]) -> Verdict:
     """Failed with all problems, passed if there is none."""
-    return make_failure("; ".join(problems), measured) if problems else make_pass(good, measured)
+    return make_failure("; ".join(problems), measured) if problems else make_pass(success, measured)

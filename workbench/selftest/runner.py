@@ -69,23 +69,25 @@ def run(
     request: SelftestRequest,
     scrubber: Redactor,
     should_stop: Callable[[], bool],
-    tell: Callable[[Check, Row | None], None],
+    report: Callable[[Check, Row | None], None],
 ) -> Selftest:
-    """All checks, or those up to a stop. ``tell`` hears of each as it begins, and with its row as it ends."""
-    began = time.monotonic()
+    """All checks, or those up to a stop. ``report`` hears of each as it begins, and with its row as it ends."""
+    started = time.monotonic()
     version = importlib.metadata.version(PACKAGE)
     names = [check.name for check in checks]
     selftest = save(folder, Selftest(folder.name, version, request.device, request.ranks, time.time(), names))
     for check in checks:
-        tell(check, None)
-        row, lost = _row(folder, check, request, scrubber, should_stop)
-        selftest = replace(selftest, seconds=time.monotonic() - began, not_kept=selftest.not_kept | lost)
+        report(check, None)
+        row, not_kept = _row(folder, check, request, scrubber, should_stop)
+        selftest = replace(
+            selftest, seconds=time.monotonic() - started, not_kept=selftest.not_kept | not_kept
+        )
         if row is None:
             selftest = save(folder, replace(selftest, interrupted=check.name))
             break
         selftest = replace(selftest, checks=[*selftest.checks, row])
         selftest = save(folder, replace(selftest, complete=len(selftest.checks) == len(checks)))
-        tell(check, row)
+        report(check, row)
     return selftest
 
 
@@ -93,15 +95,15 @@ def _row(
     folder: Path, check: Check, request: SelftestRequest, scrubber: Redactor, should_stop: Callable[[], bool]
 ) -> tuple[Row | None, dict[str, str]]:
     """How it ended, None if it was stopped; and what of its evidence could not be kept, with the reasons."""
-    begun = time.monotonic()
-    verdict, files, lost = _run_check(folder, check, request, scrubber, should_stop)
+    started = time.monotonic()
+    verdict, files, not_kept = _run_check(folder, check, request, scrubber, should_stop)
     if verdict is None:
-        return None, lost
-    seconds = time.monotonic() - begun
+        return None, not_kept
+    seconds = time.monotonic() - started
     reason = " ".join(scrubber.text(verdict.reason).split())
     measured = dict(verdict.measured)
     row = Row(check.name, check.title, check.proves, verdict.outcome.value, reason, seconds, measured, files)
-    return row, lost
+    return row, not_kept
 
 
 def _run_check(

@@ -48,12 +48,12 @@ class Children:
         """Start those that were not started yet, and wait until they have loaded what they need: the first trial is
         measured alone.
         """
-        fresh = []
+        new_processes = []
         while self._slices:
-            fresh.append(self._start_process(len(self._processes) + 1, self._slices.pop(0)))
-            self._processes.append(fresh[-1])
+            new_processes.append(self._start_process(len(self._processes) + 1, self._slices.pop(0)))
+            self._processes.append(new_processes[-1])
         deadline = time.monotonic() + _START_SECONDS
-        for process in fresh:
+        for process in new_processes:
             seconds_left = max(0.0, deadline - time.monotonic())
             if process.stdout is not None:
                 if (

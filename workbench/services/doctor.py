@@ -70,17 +70,19 @@ def _torch() -> Iterator[Check]:
         yield Check("torch", "missing", "", str(error), needed=True)
         return
     hip, cuda = torch.version.hip, torch.version.cuda
-    built = f"built for {f'ROCm {hip}' if hip else f'CUDA {cuda}'}" if hip or cuda else "built without CUDA"
-    yield Check("torch", "ok", str(torch.__version__), built, needed=True)
-    yield _backend("gloo", dist.is_gloo_available(), "ranks on the CPU", needed=True)
+    build_text = (
+        f"built for {f'ROCm {hip}' if hip else f'CUDA {cuda}'}" if hip or cuda else "built without CUDA"
+    )
+    yield Check("torch", "ok", str(torch.__version__), build_text, needed=True)
+    yield _backend("gloo", dist.is_gloo_available(), "ranks on the CPU", is_needed=True)
     purpose = f"one GPU per rank; it is RCCL here, {_UNTRIED}" if hip else "one GPU per rank"
     yield _backend("nccl", dist.is_nccl_available(), purpose)
 
 
-def _backend(name: str, is_there: bool, purpose: str, needed: bool = False) -> Check:
+def _backend(name: str, is_there: bool, purpose: str, is_needed: bool = False) -> Check:
     if is_there:
-        return Check(name, "ok", "available", purpose, needed)
-    return Check(name, "missing", "", f"this build of torch has no {name} ({purpose})", needed)
+        return Check(name, "ok", "available", purpose, is_needed)
+    return Check(name, "missing", "", f"this build of torch has no {name} ({purpose})", is_needed)
 
 
 def _gpus() -> Iterator[Check]:
@@ -93,7 +95,7 @@ def _gpus() -> Iterator[Check]:
         if not names:
             yield Check("gpu", "missing", "", library.reason or f"no GPU to use{hidden}")
             return
-        kinds = ", ".join(f"{many} x {name}" for name, many in Counter(names).items())
+        kinds = ", ".join(f"{count} x {name}" for name, count in Counter(names).items())
         notes = list(_gpu_notes(library))
         why = f"driver {library.driver_version or 'of unknown version'}{hidden}"
         if library.vendor == "AMD":
@@ -125,9 +127,9 @@ def _gpu_notes(library: GpuLibrary) -> Iterator[str]:
 
 
 def _processors() -> Check:
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    core_count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Check(
-        "cpu", "ok", f"{allowed} cores", f"{platform.machine()}, {platform.system()} {platform.release()}"
+        "cpu", "ok", f"{core_count} cores", f"{platform.machine()}, {platform.system()} {platform.release()}"
     )
 
 

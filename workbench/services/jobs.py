@@ -43,7 +43,7 @@ class Job:
     @property
     def alive(self) -> bool:
         """Whether it still runs."""
-        return ownership.alive(self.owner)
+        return ownership.is_alive(self.owner)
 
     @property
     def log(self) -> Path:

@@ -24,7 +24,7 @@ REMEMBERED = 8
 class _CachedSummary(NamedTuple):
     summary: RunSummary | None
     records_bytes: int
-    until: float
+    expires_at: float
 
 
 class RunningSummaries:
@@ -44,11 +44,13 @@ class RunningSummaries:
             return view.summary
         with self._lock:
             cached, size = self._made.get(view.folder), _records_bytes(view.folder)
-            if cached is None or (self._clock() >= cached.until and cached.records_bytes != size):
-                began = self._processor()
+            if cached is None or (self._clock() >= cached.expires_at and cached.records_bytes != size):
+                started = self._processor()
                 summary = runs.add_numbers_so_far(view).summary
-                took = self._processor() - began
-                cached = _CachedSummary(summary, size, self._clock() + max(FRESH_SECONDS, FRESH_TIMES * took))
+                processor_seconds = self._processor() - started
+                cached = _CachedSummary(
+                    summary, size, self._clock() + max(FRESH_SECONDS, FRESH_TIMES * processor_seconds)
+                )
                 self._made[view.folder] = cached
                 while len(self._made) > REMEMBERED:
                     self._made.popitem(last=False)

@@ -38,8 +38,8 @@ class ServerAddress:
     @property
     def url(self) -> str:
         """What to open in a browser on this machine."""
-        anywhere = self.address in ("0.0.0.0", "::")
-        host = "127.0.0.1" if anywhere else f"[{self.address}]" if ":" in self.address else self.address
+        is_any_address = self.address in ("0.0.0.0", "::")
+        host = "127.0.0.1" if is_any_address else f"[{self.address}]" if ":" in self.address else self.address
         return f"http://{host}:{self.port}"
 
     @property
@@ -56,8 +56,8 @@ class ServerAddress:
 
     @property
     def _reachable(self) -> str:
-        anywhere = self.address in ("0.0.0.0", "::")
-        return f"http://{socket.gethostname()}:{self.port}" if anywhere else self.url
+        is_any_address = self.address in ("0.0.0.0", "::")
+        return f"http://{socket.gethostname()}:{self.port}" if is_any_address else self.url
 
 
 def script() -> Path:
@@ -68,9 +68,9 @@ def script() -> Path:
     """
     import importlib.util
 
-    beside = Path(__file__).parents[2] / "app.py"
-    if beside.is_file():
-        return beside
+    path = Path(__file__).parents[2] / "app.py"
+    if path.is_file():
+        return path
     spec = importlib.util.find_spec("app")
     if spec is None or spec.origin is None:
         raise InputError("app.py", None, "is not beside the package; install the workbench again")

@@ -37,8 +37,8 @@ def prior_maker(home: Path, file: StudyFile) -> PriorMaker | None:
         from tuning.search.prediction_prior import PredictionPrior
 
         target = _target(home, file) if file.simulate is None else _simulated_target(file)
-        proposes = file.simulate is None and not file.turns_learning
-        return None if target is None else PredictionPrior(space, target, file.seed, proposes)
+        may_propose = file.simulate is None and not file.turns_learning
+        return None if target is None else PredictionPrior(space, target, file.seed, may_propose)
 
     return make_prior
 
@@ -125,8 +125,8 @@ def gauge(config: RunConfig, target: Target | str) -> Gauge:
 def _why_not_here(config: RunConfig, target: Target, on_cpu: bool) -> str:
     """What was not calibrated; empty where it was."""
     if target.on_cpu != on_cpu:
-        measured, meant = ("the CPU", "GPUs") if target.on_cpu else ("GPUs", "the CPU")
-        return f"calibrated for ranks on {measured}, and these would be on {meant}"
+        measured_device, target_device = ("the CPU", "GPUs") if target.on_cpu else ("GPUs", "the CPU")
+        return f"calibrated for ranks on {measured_device}, and these would be on {target_device}"
     ranks, most = layout_of(config).world_size, target.most_ranks
     return (
         f"calibrated for {several(most, 'ranks')} at the most, and this has {ranks:,}" if ranks > most else ""
@@ -137,7 +137,7 @@ def _on_cpu(config: RunConfig) -> bool:
     """Whether its ranks would be on the CPU, as far as that is told without asking torch."""
     if config.device != "auto":
         return config.device == "cpu"
-    return config.lab.wanted or len(fingerprint.this_machine().gpus) < layout_of(config).world_size
+    return config.lab.is_wanted or len(fingerprint.this_machine().gpus) < layout_of(config).world_size
 
 
 def _gauge_memory(config: RunConfig, target: Target | str, on_cpu: bool) -> MemoryGauge:
@@ -156,12 +156,12 @@ def _gauge_memory(config: RunConfig, target: Target | str, on_cpu: bool) -> Memo
     allowance: Allowance = headroom.ON_CPU if on_cpu else headroom.ON_GPU
     if not isinstance(target, str) and target.on_cpu == on_cpu:
         allowance = target.allowance
-    beside = headroom.overhead_columns([headroom.rank_overhead(config, on_cpu)])
-    counted = np.array([footprints.total_bytes], np.float64)
-    needs = headroom.predict_memory(counted, limit or np.inf, allowance, beside)
-    between = Range(*(float(column[0]) for column in needs[:3]))
+    overheads = headroom.overhead_columns([headroom.rank_overhead(config, on_cpu)])
+    counted_bytes = np.array([footprints.total_bytes], np.float64)
+    needs = headroom.predict_memory(counted_bytes, limit or np.inf, allowance, overheads)
+    range_ = Range(*(float(column[0]) for column in needs[:3]))
     probability = None if limit is None else float(needs.probability[0])
-    return MemoryGauge(footprints.rank, footprints.total_bytes, between, limit, of_what, probability)
+    return MemoryGauge(footprints.rank, footprints.total_bytes, range_, limit, of_what, probability)
 
 
 def _limit(config: RunConfig, on_cpu: bool) -> tuple[int | None, str]:

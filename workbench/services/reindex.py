@@ -36,8 +36,8 @@ def reindex(home: Path, tell: Callable[[str], None] = lambda _: None) -> Reindex
     runs, studies = store.rebuild()
     notes = [store.note] if store.note else []
     notes += [note for folder in every_study(home) if (note := _optuna(folder, tell))]
-    compacted = compact_all(run_folders(home))
-    return ReindexResult(runs, studies, notes + compacted.notes, compacted.files)
+    compaction = compact_all(run_folders(home))
+    return ReindexResult(runs, studies, notes + compaction.notes, compaction.files)
 
 
 def _optuna(folder: Path, tell: Callable[[str], None]) -> str:

@@ -93,13 +93,13 @@ def html(home: Path, target: Target) -> str:
         InputError: the run or the study cannot be read.
     """
     figures: list[go.Figure] = []
-    make = _study_parts if target.kind == "study" else _run_parts
+    make_parts = _study_parts if target.kind == "study" else _run_parts
 
     def place(drawing: go.Figure, alt: str) -> str:
         figures.append(drawing)
         return _figure(drawing, alt, len(figures))
 
-    body = "\n".join(make(home, target, place))
+    body = "\n".join(make_parts(home, target, place))
     return _page(target.id, body)
 
 
@@ -159,52 +159,54 @@ def _run_numbers(view: RunView, place: Place) -> Iterator[str]:
     yield from _machine_parts(view, summary, place)
 
 
-def _anatomy(seen: Snapshot, place: Place) -> Iterator[str]:
+def _anatomy(snapshot: Snapshot, place: Place) -> Iterator[str]:
     """Own work of all ranks: of very many a row for each host. Steps are drawn together to a bounded number."""
-    ranks = sorted(seen.steps)
-    rows = heat.rows_by_host(ranks, seen.rank_hosts)
+    ranks = sorted(snapshot.steps)
+    rows = heat.rows_by_host(ranks, snapshot.rank_hosts)
     if len(ranks) <= heat.MANY_RANKS or len(rows) < 2:
         rows = {f"rank {rank}": [rank] for rank in ranks}
     if rows:
-        series = heat.heat_series(heat.metric_of(seen.steps, heat.OWN_WORK), rows)
-        yield place(heat.heat(series, seen.id), "Own work, by rank and step")
+        series = heat.heat_series(heat.metric_of(snapshot.steps, heat.OWN_WORK), rows)
+        yield place(heat.heat(series, snapshot.id), "Own work, by rank and step")
 
 
 def _machine_parts(view: RunView, summary: RunSummary, place: Place) -> Iterator[str]:
     """Each host and its GPUs, of readings that are thinned as on the page Live: a long run makes no larger a file."""
-    seen = LiveRuns(thinned=True).snapshot(view.folder)
+    snapshot = LiveRuns(thinned=True).snapshot(view.folder)
     yield "<h2>Host and GPUs</h2>"
     if summary.hosts:
         yield _columns(quantities.host_columns(summary.hosts))
     if summary.gpus:
-        yield _columns(quantities.gpu_columns(summary.gpus, len(seen.hosts) > 1))
+        yield _columns(quantities.gpu_columns(summary.gpus, len(snapshot.hosts) > 1))
     elif summary.gpus_reason:
         yield _quiet(summary.gpus_reason)
-    names: list[str | None] = [*list(seen.hosts)[:_MOST_HOSTS]] or [None]
-    if len(seen.hosts) > len(names):
-        yield _quiet(f"Drawn are {len(names)} of {words.several(len(seen.hosts), 'hosts')}.")
+    names: list[str | None] = [*list(snapshot.hosts)[:_MOST_HOSTS]] or [None]
+    if len(snapshot.hosts) > len(names):
+        yield _quiet(f"Drawn are {len(names)} of {words.several(len(snapshot.hosts), 'hosts')}.")
     for name in names:
         if len(names) > 1:
             yield f"<h3>{escape(str(name))}</h3>"
-        yield from _host_figures(seen.select_host(name), place)
+        yield from _host_figures(snapshot.select_host(name), place)
 
 
-def _host_figures(seen: Snapshot, place: Place) -> Iterator[str]:
+def _host_figures(snapshot: Snapshot, place: Place) -> Iterator[str]:
     """Only of what was read."""
-    start, name = seen.status.began_unix, seen.id
-    if cores := host.core_series(seen.cores, start).cores:
-        yield place(host.cores(host.core_series(seen.cores, start), name), "How busy each core was over time")
-        shares = host.share_series(seen.processes, seen.host, seen.cores, start)
+    start, name = snapshot.status.began_unix, snapshot.id
+    if cores := host.core_series(snapshot.cores, start).cores:
+        yield place(
+            host.cores(host.core_series(snapshot.cores, start), name), "How busy each core was over time"
+        )
+        shares = host.share_series(snapshot.processes, snapshot.host, snapshot.cores, start)
         yield place(host.shares(shares, name), f"Share of {len(cores):,} cores by rank")
-    if len(seen.host.get("time_unix", ())):
-        yield place(host.readings(seen.host, seen.processes, start, name), host.readings_label())
+    if len(snapshot.host.get("time_unix", ())):
+        yield place(host.readings(snapshot.host, snapshot.processes, start, name), host.readings_label())
         network, disk = (
-            host.network_series(seen.network, seen.host, start),
-            host.disk_series(seen.host, start),
+            host.network_series(snapshot.network, snapshot.host, start),
+            host.disk_series(snapshot.host, start),
         )
         yield place(host.traffic(network, disk, name), "Network by interface, and disk")
-    if len(seen.gpu.get("time_unix", ())):
-        yield place(gpu.live(seen.gpu, start, name), gpu.live_label())
+    if len(snapshot.gpu.get("time_unix", ())):
+        yield place(gpu.live(snapshot.gpu, start, name), gpu.live_label())
 
 
 def _study_parts(home: Path, target: Target, place: Place) -> Iterator[str]:
@@ -268,17 +270,17 @@ def _study_tables(study_document: StudyDocument) -> Iterator[str]:
                 "reason": [row.reason for row in rows],
             }
         )
-    shown, note = study_text.window(result.trials, study_text.NEWEST)
-    yield "<h2>Trials</h2>" + (_quiet(note) if len(shown) < len(result.trials) else "")
+    newest, note = study_text.window(result.trials, study_text.NEWEST)
+    yield "<h2>Trials</h2>" + (_quiet(note) if len(newest) < len(result.trials) else "")
     yield _table(
         {
-            "trial": [row.number for row in shown],
-            "configuration": [row.label or words.point(row.config) for row in shown],
-            "ending": [words.ending_words(row.outcome) for row in shown],
-            aim.unit: [words.number(aim.to_display(row.value), 1) for row in shown],
-            "95 % interval": [words.interval_ends(*aim.bounds(row.low, row.high)) for row in shown],
-            "run": [row.run for row in shown],
-            "reason": [row.reason for row in shown],
+            "trial": [row.number for row in newest],
+            "configuration": [row.label or words.point(row.config) for row in newest],
+            "ending": [words.ending_words(row.outcome) for row in newest],
+            aim.unit: [words.number(aim.to_display(row.value), 1) for row in newest],
+            "95 % interval": [words.interval_ends(*aim.bounds(row.low, row.high)) for row in newest],
+            "run": [row.run for row in newest],
+            "reason": [row.reason for row in newest],
         }
     )
 
@@ -314,8 +316,8 @@ def _said(text: str) -> str:
 def _figure(drawing: go.Figure, alt: str, number: int) -> str:
     figure = json.loads(drawing.to_json())
     figure["layout"].pop("template", None)
-    said = base.as_written({"data": figure["data"], "layout": figure["layout"]})
-    data = json.dumps(said | {"alt": alt}).replace("<", "\\u003c")
+    document = base.as_written({"data": figure["data"], "layout": figure["layout"]})
+    data = json.dumps(document | {"alt": alt}).replace("<", "\\u003c")
     name = f"chart-{number}"
     return (
         f'<div><div class="workbench-chart" id="{name}" role="figure"></div></div>'

@@ -40,13 +40,13 @@ def study_of_run(home: Path, target: Target, trials: int | None = None) -> Study
         )
     if study := view.labels.get("live"):
         raise InputError("run", target.id, f"is tuned by {study} already; steer that study")
-    begun = home / STUDIES / f"{PREFIX}{target.id}" / study_folder.STUDY_GIVEN
-    if begun.exists():
-        return inputs.study_file(begun, [], trials, None)
+    path = home / STUDIES / f"{PREFIX}{target.id}" / study_folder.STUDY_GIVEN
+    if path.exists():
+        return inputs.study_file(path, [], trials, None)
     config = view.config()
     base = config.model_dump(mode="json", exclude_defaults=True)
-    for derived in ("dp", "world_size"):
-        base.get("parallel", {}).pop(derived, None)
+    for key in ("dp", "world_size"):
+        base.get("parallel", {}).pop(key, None)
     base["train"] = base.get("train", {}) | {"steps": least_steps(config, 0) + ROUNDS * round_steps(config)}
     base["train"] |= {"resume": None, "validate_every": None}
     tree = {

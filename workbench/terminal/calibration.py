@@ -24,27 +24,29 @@ _TITLES: dict[Kind, str] = {
 
 def print_calibration(console: Console, lookup: store.CalibrationLookup) -> None:
     """What holds here, or the newest that no longer does and why; without any, what to do."""
-    shown = lookup.calibration or lookup.stale
+    calibration = lookup.calibration or lookup.stale
     if lookup.reason:
         console.print(f"[yellow]{lookup.reason}[/]", soft_wrap=True)
-    if shown is None:
+    if calibration is None:
         return
-    console.print(_headline(shown), soft_wrap=True)
+    console.print(_headline(calibration), soft_wrap=True)
     for kind in _TITLES:
-        if curves := shown.select_curves(kind):
+        if curves := calibration.select_curves(kind):
             console.print(_collectives(curves) if kind == "collective" else _rates(kind, curves))
 
 
-def _headline(shown: Calibration) -> str:
-    mark = shown.fingerprint
+def _headline(calibration: Calibration) -> str:
+    mark = calibration.fingerprint
     parts = [
         f"{mark.cpu}, {mark.cores:,} cores, {mark.memory_gib:,.1f} GiB",
         *mark.gpus,
         f"torch {mark.torch}",
     ]
-    complete = "" if shown.complete else " [yellow](interrupted; incomplete)[/]"
-    when = f"measured {words.date_text(shown.measured_unix)} in {words.seconds(shown.seconds)}"
-    return f"[bold]{mark.id}[/]  {'; '.join(parts)}; {when}{complete}"
+    complete = "" if calibration.complete else " [yellow](interrupted; incomplete)[/]"
+    date_text = (
+        f"measured {words.date_text(calibration.measured_unix)} in {words.seconds(calibration.seconds)}"
+    )
+    return f"[bold]{mark.id}[/]  {'; '.join(parts)}; {date_text}{complete}"
 
 
 def _rates(kind: Kind, curves: list[Curve]) -> Table:
@@ -54,8 +56,8 @@ def _rates(kind: Kind, curves: list[Curve]) -> Table:
     for curve in curves:
         sizes = [point.size for point in curve.points]
         span = _span(kind, sizes[0], sizes[-1])
-        about = (curve.name.replace("_", " "), f"{curve.ranks:,}", f"{curve.threads:,}", span)
-        table.add_row(*about, _rate(curve, curve.rate(curve.points[-1])), _rate(curve, curve.peak))
+        cells = (curve.name.replace("_", " "), f"{curve.ranks:,}", f"{curve.threads:,}", span)
+        table.add_row(*cells, _rate(curve, curve.rate(curve.points[-1])), _rate(curve, curve.peak))
     return table
 
 

@@ -16,12 +16,12 @@ _TRIED = "{done} of {total} configurations tried"
 
 def headline(overview: Overview) -> str:
     """What runs now, in a sentence."""
-    studies, going = len(overview.studies), len(overview.runs)
-    if not studies and not going:
+    studies, run_count = len(overview.studies), len(overview.runs)
+    if not studies and not run_count:
         return "Nothing is running." if overview.run_count else "Nothing has run here yet."
     parts = ["a study" if studies == 1 else f"{studies} studies"] if studies else []
-    parts += ["a run" if going == 1 else f"{going} runs"] if going else []
-    text = f"{' and '.join(parts)} {'is' if studies + going == 1 else 'are'} running."
+    parts += ["a run" if run_count == 1 else f"{run_count} runs"] if run_count else []
+    text = f"{' and '.join(parts)} {'is' if studies + run_count == 1 else 'are'} running."
     return text[:1].upper() + text[1:]
 
 
@@ -33,15 +33,15 @@ def counts(overview: Overview) -> str:
 
 def study_progress(study: CurrentStudy) -> str:
     """How far a study is, and how long the rest will take."""
-    done = _TRIED.format(done=study.trials_done, total=study.trials_total)
+    progress_text = _TRIED.format(done=study.trials_done, total=study.trials_total)
     if study.state != "running":
-        return f"{done}; {words.ending_words(study.state)}"
+        return f"{progress_text}; {words.ending_words(study.state)}"
     if study.phase == "confirm":
-        return f"{done}; now the best are measured again, to be sure"
+        return f"{progress_text}; now the best are measured again, to be sure"
     if study.seconds_left is None:
-        return f"{done}; how long it takes can be told after the first one"
+        return f"{progress_text}; how long it takes can be told after the first one"
     after = ", then the best are measured again" if study.repeats else ""
-    return f"{done}; {words.estimate(study.seconds_left)} for the rest{after}"
+    return f"{progress_text}; {words.estimate(study.seconds_left)} for the rest{after}"
 
 
 def leader(study: CurrentStudy) -> str:
@@ -58,11 +58,11 @@ def current_trial_text(study: CurrentStudy) -> str:
     return "; ".join(parts)
 
 
-def run(going: CurrentRun) -> str:
+def run(current: CurrentRun) -> str:
     """How far a run is."""
-    of = f" of {going.steps:,}" if going.steps else ""
-    remaining = "" if going.seconds_left is None else f", {words.estimate(going.seconds_left)} left"
-    return f"{words.layout(going.layout)}: step {going.step:,}{of}{remaining}"
+    total_text = f" of {current.steps:,}" if current.steps else ""
+    remaining = "" if current.seconds_left is None else f", {words.estimate(current.seconds_left)} left"
+    return f"{words.layout(current.layout)}: step {current.step:,}{total_text}{remaining}"
 
 
 def print_overview(console: Console, overview: Overview) -> None:
@@ -71,9 +71,9 @@ def print_overview(console: Console, overview: Overview) -> None:
     for study in [*overview.studies, *([overview.last] if overview.last else [])]:
         lines.append(f"{study.name}: {study_progress(study)}")
         lines.append(f"  {leader(study)}" + (f"; {study.gain_line}" if study.gain_line else ""))
-        if tried := current_trial_text(study):
-            lines.append(f"  now {tried}")
-    lines += [f"{going.id}: {run(going)}" for going in overview.runs]
+        if trial_text := current_trial_text(study):
+            lines.append(f"  now {trial_text}")
+    lines += [f"{current.id}: {run(current)}" for current in overview.runs]
     lines += [f"problem: {problem.text}; {problem.remedy}" for problem in overview.problems]
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)

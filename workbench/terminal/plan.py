@@ -40,9 +40,9 @@ def print_plan(console: Console, plan: PlanResult, record: Record | None = None)
         console.print(_tight(plan.tight), markup=False, soft_wrap=True)
     console.print(_table("Layouts that trade time for memory", _select_evenly(plan.pareto)))
     console.print("Why not:")
-    for refused in plan_text.why_not(plan.families):
-        name = f"{refused.axis} {refused.values}:"
-        console.print(f"  {name:<24}{refused.reason}", markup=False, soft_wrap=True)
+    for values in plan_text.why_not(plan.families):
+        name = f"{values.axis} {values.values}:"
+        console.print(f"  {name:<24}{values.reason}", markup=False, soft_wrap=True)
     if record is not None:
         console.print(plan_text.track_record_line(record), markup=False, soft_wrap=True)
     for note in plan.notes:
@@ -95,12 +95,16 @@ def _cells(row: Forecast) -> Iterator[str]:
 
 def _placement_lines(plan: PlanResult) -> Iterator[str]:
     """A line for each of the best; nothing where devices are all alike."""
-    rows = [(row, where) for row, where in zip(plan.best, plan.placed, strict=True) if where is not None]
+    rows = [
+        (row, report) for row, report in zip(plan.best, plan.placements, strict=True) if report is not None
+    ]
     if rows:
-        yield f"Best placement of ranks on {rows[0][1].where}, with its gain over ranks in order (nothing hidden):"
-    for row, where in rows:
-        settings = plan_text.placement_settings(where) or "placing ranks in order is as fast as any other way"
-        yield f"  {words.layout(row.config.parallel.model_dump())}: {100 * where.gain:+.1f} % tokens/s  {settings}"
+        yield f"Best placement of ranks on {rows[0][1].network}, with its gain over ranks in order (nothing hidden):"
+    for row, report in rows:
+        settings = (
+            plan_text.placement_settings(report) or "placing ranks in order is as fast as any other way"
+        )
+        yield f"  {words.layout(row.config.parallel.model_dump())}: {100 * report.gain:+.1f} % tokens/s  {settings}"
 
 
 def _short(seconds: float) -> str:

@@ -35,7 +35,7 @@ _BAR = 30
 def print_forecast(
     console: Console,
     forecast: Forecast,
-    where: PlacementReport | None = None,
+    placement: PlacementReport | None = None,
     traffic: TrafficMap | None = None,
 ) -> None:
     """Time, memory, what the step is made of, what would change it, where ranks belong, what goes over links, and what
@@ -45,7 +45,7 @@ def print_forecast(
     console.print(_breakdown(forecast))
     for line in _changes(forecast):
         _line(console, line)
-    for line in text.placement_lines(where):
+    for line in text.placement_lines(placement):
         _line(console, line)
     if traffic is not None:
         _line(console, text.traffic(traffic))
@@ -132,12 +132,12 @@ def _memory(forecast: Forecast) -> str:
 
 def _outside_row(forecast: Forecast) -> dict[str, str]:
     """A row for what the allocator does not count; none on a CPU."""
-    beside = forecast.outside
-    if not beside.likely:
+    outside = forecast.outside
+    if not outside.likely:
         return {}
-    count = len(beside.communicators)
+    count = len(outside.communicators)
     buffers = f" and buffers of {words.several(count, 'NCCL communicators')}" if count else ""
-    sizes = f"{words.gib(beside.likely)} ({words.gib(beside.low)} to {words.gib(beside.high)})"
+    sizes = f"{words.gib(outside.likely)} ({words.gib(outside.low)} to {words.gib(outside.high)})"
     return {"": f"of that {sizes} outside torch's allocator: CUDA context{buffers}, believed"}
 
 
@@ -245,15 +245,15 @@ def _table(dry_run: DryRun) -> Table:
 
 def _stage_rows(dry_run: DryRun) -> Iterator[list[Footprint]]:
     """Neighbours that hold the same, in one row each; an empty one in place of many."""
-    alike = [list(rows) for _, rows in groupby(dry_run.stages, _what_it_holds)]
-    skipped = False
-    for place, rows in enumerate(alike):
-        is_inside = _SHOWN <= place < len(alike) - _SHOWN
+    groups = [list(rows) for _, rows in groupby(dry_run.stages, _what_it_holds)]
+    is_skipping = False
+    for place, rows in enumerate(groups):
+        is_inside = _SHOWN <= place < len(groups) - _SHOWN
         if not is_inside or dry_run.largest in rows:
-            skipped = False
+            is_skipping = False
             yield rows
-        elif not skipped:
-            skipped = True
+        elif not is_skipping:
+            is_skipping = True
             yield []
 
 

@@ -38,7 +38,7 @@ class ProgressBar:
 
     def __init__(
         self,
-        doing: str,
+        description: str,
         total: float | None,
         unit: str | None = None,
         interruption: Interruption | None = None,
@@ -46,7 +46,7 @@ class ProgressBar:
     ) -> None:
         console = progress_console()
         self.bar: Progress | None = _bar(console, unit) if console.is_terminal else None
-        self._task: Any = self.bar.add_task(doing, total=total) if self.bar else None
+        self._task: Any = self.bar.add_task(description, total=total) if self.bar else None
         self._interruption, self._stopping, self._stop_said = interruption, stopping, False
 
     def __enter__(self) -> Self:
@@ -58,10 +58,10 @@ class ProgressBar:
         if self.bar:
             self.bar.stop()
 
-    def show(self, doing: str, done: float | None = None, total: float | None = None) -> None:
+    def show(self, description: str, completed: float | None = None, total: float | None = None) -> None:
         """Draw what is being done, and how much is; None leaves a number as it was."""
         if self.bar:
-            self.bar.update(self._task, description=doing, completed=done, total=total)
+            self.bar.update(self._task, description=description, completed=completed, total=total)
 
     def say(self, text: str) -> None:
         """A line above the bar, or alone where there is none."""
@@ -83,14 +83,14 @@ def _bar(console: Any, unit: str | None) -> Progress:
     from rich import progress as rich
     from rich.table import Column
 
-    doing = rich.TextColumn(
+    description = rich.TextColumn(
         "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
     )
     counts = (
         (rich.TaskProgressColumn(),) if unit is None else (rich.MofNCompleteColumn(), rich.TextColumn(unit))
     )
     times = (rich.TimeElapsedColumn(), *((rich.TimeRemainingColumn(),) if unit == "steps" else ()))
-    return rich.Progress(doing, rich.BarColumn(20), *counts, *times, console=console, transient=True)
+    return rich.Progress(description, rich.BarColumn(20), *counts, *times, console=console, transient=True)
 
 
 class CalibrateProgress(ProgressBar):
@@ -112,12 +112,12 @@ class SensitivityProgress(ProgressBar):
         self._began, self._said = time.monotonic(), 0.0
         super().__init__(self._name, 1.0)
 
-    def update(self, part: float, doing: str) -> None:
+    def update(self, part: float, description: str) -> None:
         """Show the part that is done, 0 to 1, and what is being done."""
-        self.show(f"{self._name}: {doing}", part)
+        self.show(f"{self._name}: {description}", part)
         if not self.bar and time.monotonic() - self._said >= _APART_SECONDS:
             self._said = time.monotonic()
-            say(f"{self._name}: {doing}, {part:.0%} after {self._said - self._began:.0f} s")
+            say(f"{self._name}: {description}, {part:.0%} after {self._said - self._began:.0f} s")
 
 
 class RunProgress(ProgressBar):
@@ -168,22 +168,22 @@ class StudyProgress(ProgressBar):
         self._windows: list[Trial] = []
         super().__init__("starting", file.trials, "trials")
 
-    def update(self, news: Update) -> None:
+    def update(self, state: Update) -> None:
         """Show what is new."""
-        if news.note:
-            self.say(f"note: {news.note}")
-        if news.trial is not None and news.trial.outcome is None:
-            self._running = news.trial
-        elif news.trial is not None:
-            self._running = self._running if news.elsewhere else None
-            self._report_trial(news.trial, news.elsewhere)
-        if self._windows and (news.state, news.phase) != ("running", "confirm"):
+        if state.note:
+            self.say(f"note: {state.note}")
+        if state.trial is not None and state.trial.outcome is None:
+            self._running = state.trial
+        elif state.trial is not None:
+            self._running = self._running if state.controller else None
+            self._report_trial(state.trial, state.controller)
+        if self._windows and (state.state, state.phase) != ("running", "confirm"):
             self._report_round()
-        self.show(self._doing(news), news.trials_done)
+        self.show(self._doing(state), state.trials_done)
 
-    def _report_trial(self, trial: Trial, elsewhere: str) -> None:
+    def _report_trial(self, trial: Trial, controller: str) -> None:
         if trial.round is None or trial.value is None:
-            self.say(self._line(trial, elsewhere))
+            self.say(self._line(trial, controller))
         else:
             self._window(trial)
 
@@ -199,8 +199,8 @@ class StudyProgress(ProgressBar):
         self.say(f"measured again, round {(first.round or 0) + 1}: {values}")
         self._windows = []
 
-    def _line(self, trial: Trial, elsewhere: str) -> str:
-        source = f"{trial.source}, {elsewhere}" if elsewhere else trial.source
+    def _line(self, trial: Trial, controller: str) -> str:
+        source = f"{trial.source}, {controller}" if controller else trial.source
         text = f"trial {trial.number} ({source}): {self._file.search_space.label(trial.config)}"
         if trial.value is None:
             return f"{text}: {words.ending_words(trial.outcome)}" + (
@@ -211,13 +211,13 @@ class StudyProgress(ProgressBar):
         measured = aim.words(trial.value) + (f" ({bounds})" if bounds else "")
         return f"{text}: {measured}" + _ending(trial)
 
-    def _doing(self, news: Update) -> str:
-        if news.state != "running":
-            return words.ending_words(news.state)
-        now = self._file.search_space.label(self._running.config) if self._running else news.phase
+    def _doing(self, state: Update) -> str:
+        if state.state != "running":
+            return words.ending_words(state.state)
+        now = self._file.search_space.label(self._running.config) if self._running else state.phase
         aim = self._file.aim
-        best = f"best {aim.words(news.best.value)}; " if news.best else ""
-        others = len(news.running) - (self._running is not None)
+        best = f"best {aim.words(state.best.value)}; " if state.best else ""
+        others = len(state.running) - (self._running is not None)
         return f"{best}{now}" + (f"; {others} more elsewhere" if others > 0 else "")
 
 

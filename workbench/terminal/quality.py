@@ -28,10 +28,12 @@ def lines(quality: Mapping[str, Any]) -> list[str]:
     ]
     if row["times_fewer_bytes"] is not None:
         sentences.append(f"it sent {row['times_fewer_bytes']:,.3g} times fewer bytes until then")
-    own_seconds, exact = row["seconds_to_target"], row["baseline_seconds_to_target"]
-    if own_seconds is not None and exact is not None:
-        took = f"{words.seconds(own_seconds)} of training, the baseline after {words.seconds(exact)}"
-        sentences.append(f"a loss of {words.loss(row['target_loss'])} was reached after {took}")
+    own_seconds, exact_seconds = row["seconds_to_target"], row["baseline_seconds_to_target"]
+    if own_seconds is not None and exact_seconds is not None:
+        duration = (
+            f"{words.seconds(own_seconds)} of training, the baseline after {words.seconds(exact_seconds)}"
+        )
+        sentences.append(f"a loss of {words.loss(row['target_loss'])} was reached after {duration}")
     return sentences
 
 
@@ -56,15 +58,15 @@ def _curves(console: Console, quality: Mapping[str, Any]) -> None:
     names = ("step", "held-out loss", "baseline", "difference", "s", "baseline, s", "MB sent", "baseline, MB")
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
-    beside = {row["step"]: row for row in quality["baseline_curve"]}
+    baseline_rows = {row["step"]: row for row in quality["baseline_curve"]}
     for row in quality["curve"]:
-        other = beside.get(row["step"], {})
-        apart = f"{100 * (row['loss'] / other['loss'] - 1):+.2f} %" if other else ""
+        other = baseline_rows.get(row["step"], {})
+        difference = f"{100 * (row['loss'] / other['loss'] - 1):+.2f} %" if other else ""
         pairs = [
             *(_number(point.get("seconds"), 1) for point in (row, other)),
             *(_number(point.get("wire_bytes"), 1e-6) for point in (row, other)),
         ]
-        table.add_row(f"{row['step']:,}", _loss(row), _loss(other), apart, *pairs)
+        table.add_row(f"{row['step']:,}", _loss(row), _loss(other), difference, *pairs)
     console.print(table)
 
 

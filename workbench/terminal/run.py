@@ -40,7 +40,7 @@ def print_run(console: Console, view: RunView, stall: Stall | None = None) -> No
             console.print(f"  {reason}", markup=False, soft_wrap=True, style="dim")
     for answer in report_files(view.orders):
         console.print(
-            f"  {answer.command} of rank {answer.rank}: {answer.told}", soft_wrap=True, markup=False
+            f"  {answer.command} of rank {answer.rank}: {answer.text}", soft_wrap=True, markup=False
         )
     for line in refusals(view.orders):
         console.print(f"  refused: {line}", soft_wrap=True, markup=False)
@@ -73,8 +73,8 @@ def _lines(view: RunView) -> Iterator[tuple[str, str]]:
     if view.job is not None:
         yield "command", shlex.join(view.job.command)
     yield "layout", _layout(view)
-    if placed := placement(view.status):
-        yield "placement", _placement(placed)
+    if placement_rows := placement(view.status):
+        yield "placement", _placement(placement_rows)
     for text in run_text.changes(view.changes):
         yield "changed", text
     for row in view.memory_plans:
@@ -113,8 +113,8 @@ def _placement(rows: list[dict[str, Any]]) -> str:
         f"rank {row['rank']} on device {row['device']}" + (f" ({row['host']})" if row["host"] else "")
         for row in rows[:_SHOWN_RANKS]
     ]
-    more = len(rows) - len(parts)
-    return ", ".join(parts) + (f", and {more:,} more (--json)" if more else "")
+    hidden_count = len(rows) - len(parts)
+    return ", ".join(parts) + (f", and {hidden_count:,} more (--json)" if hidden_count else "")
 
 
 def column_table(title: str, columns: Sequence[Column]) -> Table:

@@ -44,7 +44,7 @@ def _shares(console: Console, title: str, importance: Importance) -> None:
 
 
 def _fanova(console: Console, title: str, answer: AnalysisResult[Fanova]) -> None:
-    fanova = answer.found
+    fanova = answer.outcome
     if fanova is None or not fanova.values:
         _say(console, title, fanova.reason if fanova else answer.reason)
         return
@@ -57,8 +57,8 @@ def _fanova(console: Console, title: str, answer: AnalysisResult[Fanova]) -> Non
         )
         for key, part in fanova.values.items()
     ]
-    together = [("knobs together", _share(fanova.interactions or 0.0), "")]
-    _table(console, title, SHARES, rows + together)
+    total = [("knobs together", _share(fanova.interactions or 0.0), "")]
+    _table(console, title, SHARES, rows + total)
     _stands_on(console, fanova.trials)
     _note(console, answer.note)
 
@@ -76,7 +76,7 @@ def _share(value: float) -> str:
 
 
 def _shap(console: Console, answer: AnalysisResult[Shap]) -> None:
-    shap = answer.found
+    shap = answer.outcome
     if shap is None:
         _say(console, "SHAP", answer.reason)
         return
@@ -107,10 +107,19 @@ def _dependence_rows(knobs: Sequence[KnobRow], aim: Aim) -> Iterator[tuple[str, 
         if knob.reason:
             yield words.short(knob.key), words.NOTHING, knob.reason, "", "", "", ""
             continue
-        for number, at in enumerate(knob.values):
-            shown = [words.number(aim.to_display(value)) for value in (at.mean, at.best, at.predicted)]
+        for number, value_row in enumerate(knob.values):
+            scores = [
+                words.number(aim.to_display(value))
+                for value in (value_row.mean, value_row.best, value_row.predicted)
+            ]
             name = "" if number else words.short(knob.key)
-            yield name, words.choice(knob.key, at.value), str(at.trials), str(at.failed), *shown
+            yield (
+                name,
+                words.choice(knob.key, value_row.value),
+                str(value_row.trials),
+                str(value_row.failed),
+                *scores,
+            )
 
 
 def _neighbours(console: Console, sensitivity: Sensitivity) -> None:

@@ -36,14 +36,14 @@ def print_failures(console: Console, result: StudyResult) -> None:
 
 def _ending(row: EndingRow) -> str:
     """``oom in backward on rank 0: trials 3 and 7; the last: too little memory``."""
-    where = f" in {words.ending_words(row.phase)}" if row.phase else ""
+    place_text = f" in {words.ending_words(row.phase)}" if row.phase else ""
     ranks = study.number_list(row.ranks)
-    where += f" on rank{'s' if len(row.ranks) > 1 else ''} {ranks}" if ranks else ""
+    place_text += f" on rank{'s' if len(row.ranks) > 1 else ''} {ranks}" if ranks else ""
     trials = f"trial{'s' if len(row.trials) > 1 else ''} {study.number_list(row.trials)}"
-    again = f", {row.tried_again} tried again" if row.tried_again else ""
+    retries_text = f", {row.tried_again} tried again" if row.tried_again else ""
     last = "the last: " if len(row.trials) > 1 else ""
     reason = f"; {last}{row.reason}" if row.reason else ""
-    return f"{words.ending_words(row.outcome)}{where}: {trials}{again}{reason}"
+    return f"{words.ending_words(row.outcome)}{place_text}: {trials}{retries_text}{reason}"
 
 
 _UNITS = {objective.unit for objective in KNOWN.values()}
@@ -79,8 +79,8 @@ def print_studies(console: Console, rows: Sequence[StudyRow]) -> None:
     for row in rows:
         trials = f"{words.number(row.trials_done)} of {words.number(row.trials_total)}"
         best = find_aim(row.objective).words(row.best_value) if row.best_value else words.NOTHING
-        several = f", {len(row.controllers)} controllers" if len(row.controllers) > 1 else ""
-        state = words.ending_words(row.state) + several
+        controllers_text = f", {len(row.controllers)} controllers" if len(row.controllers) > 1 else ""
+        state = words.ending_words(row.state) + controllers_text
         cells = (row.name, words.age_text(row.updated_unix), state, trials, best, row.gain_verdict or "")
         table.add_row(*cells, *([_remark_cell(row)] if has_remarks else []))
     console.print(table)
@@ -108,8 +108,8 @@ def print_study(
     _print_lines(console, [study.controllers(members)] if len(members) > 1 else [])
     aim = result.aim
     table = _table("trial", "run", "outcome", aim.unit, "95 %", "configuration")
-    shown = sorted(result.trials, key=lambda trial: -trial.ranking)[:most]
-    for trial in shown:
+    best_trials = sorted(result.trials, key=lambda trial: -trial.ranking)[:most]
+    for trial in best_trials:
         table.add_row(
             str(trial.number),
             trial.run or "",
@@ -119,10 +119,10 @@ def print_study(
             trial.label or words.point(trial.config),
         )
     console.print(table)
-    more = len(result.trials) - len(shown)
-    _print_lines(console, _reasons(shown if more else result.trials))
-    if more:
-        console.print(f"... and {words.several(more, 'more trials')}; --all shows them")
+    hidden_count = len(result.trials) - len(best_trials)
+    _print_lines(console, _reasons(best_trials if hidden_count else result.trials))
+    if hidden_count:
+        console.print(f"... and {words.several(hidden_count, 'more trials')}; --all shows them")
     _print_lines(console, _course(result))
     if columns := study.confirmation_columns(result):
         _print_columns(console, columns)
@@ -144,7 +144,7 @@ def _reasons(trials: Sequence[TrialRow]) -> list[str]:
 
 def _course(result: StudyResult) -> list[str]:
     """What was asked of a study, and where it goes by now."""
-    lines = [f"inherited: {earlier.words}" for earlier in result.inherited]
+    lines = [f"inherited: {earlier_study.words}" for earlier_study in result.inherited]
     if result.continues:
         lines.append(f"continues {', '.join(result.continues)}, with all trials")
     for event in result.steering:

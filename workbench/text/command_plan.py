@@ -37,14 +37,14 @@ def plan_lines(file: StudyFile) -> list[str]:
     """The same as lines for people."""
     command, train = _command(file), file.config.train
     ranks = command.today.ranks
-    turned = [f"  {knob.key} = {knob}{_today(file, knob.key)}" for knob in file.knobs]
+    knob_lines = [f"  {knob.key} = {knob}{_today(file, knob.key)}" for knob in file.knobs]
     return [
         f"study {file.name}: {command.kind.title} on {several(ranks, 'ranks')}, aims at {file.objective}",
         f"trial 0, the command as it is: {readable_command(command.trial_invocation(file.config.trainer).text)}",
         f"then at most {several(file.trials - 1, 'others')}, {several(train.steps, 'steps')} each, "
         f"{train.warmup} of them warm-up, which turn:",
         *_time(file),
-        *turned,
+        *knob_lines,
         "another space: --set 'space.trainer.NAME=[..]'; steps: --set base.train.steps=N; "
         "time: --set budget.wall_seconds=600",
     ]
@@ -60,7 +60,9 @@ def _time(file: StudyFile) -> list[str]:
         return []
     allowance = Allowance.from_file(file)
     least = several(allowance.least, "steps")
-    return [f"  in {allowance.whole:g} s: each ends after {allowance.share:.0f} s, but not before {least}"]
+    return [
+        f"  in {allowance.total_seconds:g} s: each ends after {allowance.share:.0f} s, but not before {least}"
+    ]
 
 
 def _command(file: StudyFile) -> TunedCommand:

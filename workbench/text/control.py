@@ -7,20 +7,20 @@ from typing import Self
 
 
 class Action(StrEnum):
-    """An entry is all that there is to say of an action: its name on the command line, what it acts ``on``, what it
-    ``does``, what it ``takes`` after its name, and an ``example`` of that where keys are needed.
+    """An entry is all that there is to say of an action: its name on the command line, its ``targets``, its ``effect``,
+    the ``arguments`` after its name, and an ``example`` of that where keys are needed.
     """
 
-    on: str
-    does: str
-    takes: str
+    targets: str
+    effect: str
+    arguments: str
     example: str
 
-    def __new__(cls, name: str, on: str, does: str, takes: str = "", example: str = "") -> Self:
+    def __new__(cls, name: str, targets: str, effect: str, arguments: str = "", example: str = "") -> Self:
         """The name is the value."""
         member = str.__new__(cls, name)
         member._value_ = name
-        member.on, member.does, member.takes, member.example = on, does, takes, example
+        member.targets, member.effect, member.arguments, member.example = targets, effect, arguments, example
         return member
 
     STOP = "stop", "run, study", "end after its step or trial"
@@ -47,7 +47,7 @@ class Action(StrEnum):
 def table() -> str:
     """A line for each action, in columns."""
     head = ("action", "arguments", "applies to", "effect")
-    rows = [head, *((action.value, action.takes, action.on, action.does) for action in Action)]
+    rows = [head, *((action.value, action.arguments, action.targets, action.effect) for action in Action)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])

@@ -109,10 +109,10 @@ def why_not(families: Sequence[Family]) -> list[RefusedValues]:
     """One line for neighbours that are refused for one reason; the best need none."""
     lines = []
     for (axis, reason), group in groupby(families, lambda family: (family.axis, family.reason)):
-        alike = list(group)
-        if alike[0].verdict != "best":
+        same_family = list(group)
+        if same_family[0].verdict != "best":
             lines.append(
-                RefusedValues(AXES.get(axis, axis), _span([family.value for family in alike]), reason)
+                RefusedValues(AXES.get(axis, axis), _span([family.value for family in same_family]), reason)
             )
     return lines
 
@@ -127,9 +127,9 @@ def track_record_line(record: Record) -> str:
         return f"Predicted against measured: {record.reason}."
     inside = sum(row.inside for row in record.rows)
     errors = [abs(row.ratio - 1) for row in record.rows]
-    many = words.several(len(record.rows), "configurations")
+    count_text = words.several(len(record.rows), "configurations")
     return (
-        f"Predicted against measured, {many} that ran here: {inside} of {len(record.rows)} within the range; "
+        f"Predicted against measured, {count_text} that ran here: {inside} of {len(record.rows)} within the range; "
         f"median error {words.percent(float(np.median(errors)))}, by the calibration alone."
     )
 
@@ -159,15 +159,15 @@ def traffic(traffic_map: TrafficMap) -> str:
         share = kinds["bytes_between_nodes"] / kinds["bytes"]
         parts.append(f"{axis} {words.gib(kinds['bytes_of_a_rank'])} ({words.percent(share)} between nodes)")
     per_rank, rates = ", ".join(parts) or "nothing", traffic_map.rates()
-    inside, across = np.diag(rates), rates[~np.eye(len(rates), dtype=bool)]
-    kinds_of_links = (("inside a node", inside), ("between nodes", across))
+    within_node, between_nodes = np.diag(rates), rates[~np.eye(len(rates), dtype=bool)]
+    kinds_of_links = (("inside a node", within_node), ("between nodes", between_nodes))
     links = [
-        f"{_span_of(rates_of_kind)} {where}"
-        for where, rates_of_kind in kinds_of_links
+        f"{_span_of(rates_of_kind)} {link_kind}"
+        for link_kind, rates_of_kind in kinds_of_links
         if np.isfinite(rates_of_kind).any()
     ]
-    carries = f" A device's link carries {', '.join(links)}." if links else ""
-    return f"Sent by the busiest rank in a step, by formula: {per_rank}.{carries}"
+    link_text = f" A device's link carries {', '.join(links)}." if links else ""
+    return f"Sent by the busiest rank in a step, by formula: {per_rank}.{link_text}"
 
 
 def signatures(comparison: Comparison) -> str:
@@ -209,10 +209,11 @@ def mesh_columns(comparison: Comparison) -> list[Column]:
 
 def _lies(row: MeshSignatures) -> str:
     """Matrices by how they lie."""
-    lies = sorted(row.matrices.items(), key=lambda item: str(item[1]))
-    groups = groupby(lies, key=lambda item: item[1])
+    sorted_matrices = sorted(row.matrices.items(), key=lambda item: str(item[1]))
+    groups = groupby(sorted_matrices, key=lambda item: item[1])
     return "; ".join(
-        f"({', '.join(map(str, same))}): {', '.join(name for name, _ in some)}" for same, some in groups
+        f"({', '.join(map(str, same))}): {', '.join(name for name, _ in matrices)}"
+        for same, matrices in groups
     )
 
 
@@ -262,7 +263,7 @@ def placement_lines(report: PlacementReport | None, orders: bool = True) -> Iter
     """
     if report is None:
         return
-    yield f"Best placement of ranks on {report.where}:"
+    yield f"Best placement of ranks on {report.network}:"
     if report.values:
         yield f"  {100 * report.gain:+6.1f} % tokens/s  {placement_settings(report)}"
     yield f"  {report.reason}"

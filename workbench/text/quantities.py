@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from profilers.model.machine_rows import GpuRow, HostRow, Shown
+from profilers.model.machine_rows import Display, GpuRow, HostRow
 from workbench.text import words
 
 
@@ -91,7 +91,7 @@ class Column:
         return [self.unit.text(value) if self.unit else str(value) for value in self.values]
 
 
-#: By the units of ``Shown``.
+#: By the units of ``Display``.
 _UNITS = {
     "fraction": PERCENT._replace(format="%.0f"),
     "W": WATTS,
@@ -114,7 +114,7 @@ def host(row: HostRow) -> str:
 
 
 def _in_line(row: GpuRow | HostRow) -> Iterator[str]:
-    for look, column in _shown_columns([row]):
+    for look, column in _display_columns([row]):
         (value,), (text,) = column.values, column.texts
         if look.in_line and value not in (None, words.NOTHING):
             unit = f" {column.unit.name}" if column.unit else ""
@@ -128,7 +128,7 @@ def gpu_columns(rows: Sequence[GpuRow], with_hosts: bool) -> list[Column]:
         *([Column("host", [row.host for row in rows])] if with_hosts else []),
         Column("GPU", [row.gpu for row in rows]),
         Column("ranks", [_ranks_on(row) for row in rows]),
-        *(column for _, column in _shown_columns(rows)),
+        *(column for _, column in _display_columns(rows)),
     ]
 
 
@@ -138,14 +138,14 @@ def host_columns(rows: Sequence[HostRow]) -> list[Column]:
     return [
         *names,
         Column("ranks", [_ranks_on(row) for row in rows]),
-        *(column for _, column in _shown_columns(rows)),
+        *(column for _, column in _display_columns(rows)),
     ]
 
 
-def _shown_columns(rows: Sequence[GpuRow | HostRow]) -> list[tuple[Shown, Column]]:
+def _display_columns(rows: Sequence[GpuRow | HostRow]) -> list[tuple[Display, Column]]:
     columns = []
     for field in fields(rows[0]) if rows else ():
-        if look := field.metadata.get("shown"):
+        if look := field.metadata.get("display"):
             values = [getattr(row, field.name) for row in rows]
             if any(isinstance(value, dict) for value in values):
                 values = [_shares_text(value) for value in values]

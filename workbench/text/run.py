@@ -89,39 +89,41 @@ def shared_documents(groups: Sequence[SequenceGroupRow], plans: Sequence[Sequenc
         f"{words.percent(sum(row.tokens for row in groups if row.degree == degree) / tokens)} to groups of {degree}"
         for degree in degrees
     )
-    off = sum(abs(row.planned_seconds / row.seconds - 1) for row in groups if row.seconds) / len(groups)
+    error = sum(abs(row.planned_seconds / row.seconds - 1) for row in groups if row.seconds) / len(groups)
     text = (
         f"of {tokens:,} tokens in the last {steps:,} steps {shares}; predicted seconds of a group were off by "
-        f"{words.percent(off)} in the mean"
+        f"{words.percent(error)} in the mean"
     )
     if not plans:
         return text
-    planner, waited = (
+    planner, wait_seconds = (
         sum(values) / len(plans)
         for values in zip(*((row.planner_seconds, row.waited_seconds) for row in plans), strict=True)
     )
-    proven = sum(row.proven for row in plans) / len(plans)
+    proven_share = sum(row.proven for row in plans) / len(plans)
     learned = ", ".join(f"of {degree} {value:.2f} times" for degree, value in plans[-1].factors.items())
     text += f", with what groups took beside the start's measurements: {learned}" if learned else ""
     return (
-        f"{text}; a plan took {words.seconds(planner)}, of which {words.seconds(waited)} were waited for, and "
-        f"{words.percent(proven)} are proven to be the best"
+        f"{text}; a plan took {words.seconds(planner)}, of which {words.seconds(wait_seconds)} were waited for, and "
+        f"{words.percent(proven_share)} are proven to be the best"
     )
 
 
 def document_columns(groups: Sequence[SequenceGroupRow]) -> list[Column]:
     """Groups that shared documents, by their size."""
     degrees = sorted({row.degree for row in groups})
-    of = {degree: [row for row in groups if row.degree == degree] for degree in degrees}
-    planned = [sum(row.planned_seconds for row in rows) / len(rows) for rows in of.values()]
-    measured = [sum(row.seconds for row in rows) / len(rows) for rows in of.values()]
+    rows_of_degrees = {degree: [row for row in groups if row.degree == degree] for degree in degrees}
+    planned_seconds = [
+        sum(row.planned_seconds for row in rows) / len(rows) for rows in rows_of_degrees.values()
+    ]
+    measured_seconds = [sum(row.seconds for row in rows) / len(rows) for rows in rows_of_degrees.values()]
     return [
-        Column("ranks", list(of), COUNT),
-        Column("groups", [len(rows) for rows in of.values()], COUNT),
-        Column("documents", [sum(row.documents for row in rows) for rows in of.values()], COUNT),
-        Column("tokens", [sum(row.tokens for row in rows) for rows in of.values()], COUNT),
-        Column("predicted", planned, MILLISECONDS, "Mean seconds of a micro-batch."),
-        Column("measured", measured, MILLISECONDS, "On the rank of each group that came last."),
+        Column("ranks", list(rows_of_degrees), COUNT),
+        Column("groups", [len(rows) for rows in rows_of_degrees.values()], COUNT),
+        Column("documents", [sum(row.documents for row in rows) for rows in rows_of_degrees.values()], COUNT),
+        Column("tokens", [sum(row.tokens for row in rows) for rows in rows_of_degrees.values()], COUNT),
+        Column("predicted", planned_seconds, MILLISECONDS, "Mean seconds of a micro-batch."),
+        Column("measured", measured_seconds, MILLISECONDS, "On the rank of each group that came last."),
     ]  # fmt: skip
 
 
@@ -163,8 +165,8 @@ def speed(summary: RunSummary) -> str:
     if summary.tokens_per_second is None:
         text = f"not known: {summary.tokens_per_second_reason}"
     else:
-        around = _bracket(words.number(rates.low), words.number(rates.high)) if rates else ""
-        text = f"{words.number(summary.tokens_per_second)} tokens/s{around}"
+        bracket = _bracket(words.number(rates.low), words.number(rates.high)) if rates else ""
+        text = f"{words.number(summary.tokens_per_second)} tokens/s{bracket}"
         if summary.round_steps > 1:
             text += f" over {words.several(len(summary.round_samples), 'rounds')} of {summary.round_steps:,} steps"
     if whole is not None:
@@ -180,11 +182,11 @@ def budget(summary: RunSummary) -> str | None:
     """What a run took of the time that it was given; None of one that counted its steps, or did not come to an end."""
     if summary.budget_seconds is None or summary.budget_used_seconds is None:
         return None
-    used, budget_text = (
+    used_text, budget_text = (
         words.seconds(seconds) for seconds in (summary.budget_used_seconds, summary.budget_seconds)
     )
     ended = "until it was stopped" if summary.budget_stopped else "the last loss and checkpoint included"
-    return f"{used} of {budget_text}, {ended}; {words.several(len(summary.losses), 'steps')}"
+    return f"{used_text} of {budget_text}, {ended}; {words.several(len(summary.losses), 'steps')}"
 
 
 def checkpoint_lines(summary: RunSummary) -> Iterator[Line]:
@@ -197,10 +199,10 @@ def checkpoint_lines(summary: RunSummary) -> Iterator[Line]:
         yield "resumed from", text + (f"; differs in {', '.join(changed)}" if changed else "")
     saved = [row for row in summary.checkpoints if row.problem is None]
     if saved:
-        last, paused = saved[-1], sum(row.paused_seconds for row in summary.checkpoints)
+        last, paused_seconds = saved[-1], sum(row.paused_seconds for row in summary.checkpoints)
         size = "" if last.bytes is None else f" ({words.gib(last.bytes)} in {words.seconds(last.seconds)})"
         text = f"{len(saved):,} saved, the last before step {last.step:,}{size}"
-        yield "checkpoints", f"{text}; training waited {words.seconds(paused)}"
+        yield "checkpoints", f"{text}; training waited {words.seconds(paused_seconds)}"
     for row in summary.checkpoints:
         if row.problem is not None:
             yield "not saved", f"the checkpoint before step {row.step:,}: {row.problem}"
@@ -222,12 +224,12 @@ def _memory(summary: RunSummary) -> str:
     text = f"{words.gib(summary.peak_memory_bytes)} at the peak, of the rank that needed most"
     if summary.peak_memory_rank is None:
         return text
-    during = f", in {words.ending_words(summary.peak_memory_phase)}" if summary.peak_memory_phase else ""
+    phase_text = f", in {words.ending_words(summary.peak_memory_phase)}" if summary.peak_memory_phase else ""
     retries = sum(row.allocation_retries or 0 for row in summary.memory)
-    again = f"; {retries:,} allocations had to be tried again" if retries else ""
+    retries_text = f"; {retries:,} allocations had to be tried again" if retries else ""
     outside = max((row.outside_allocator_bytes or 0 for row in summary.memory), default=0)
-    more = f"; {words.gib(outside)} more outside the allocator" if outside else ""
-    return f"{text}: rank {summary.peak_memory_rank}{during}{more}{again}"
+    outside_text = f"; {words.gib(outside)} more outside the allocator" if outside else ""
+    return f"{text}: rank {summary.peak_memory_rank}{phase_text}{outside_text}{retries_text}"
 
 
 def peak_memory_rank(summary: RunSummary) -> str:
@@ -245,8 +247,8 @@ def wire(summary: RunSummary) -> str:
     by_formula = f"{words.gib(formula)} a step and rank by formula"
     if measured is None:
         return f"{by_formula}; not counted: {reason}"
-    beside = f" ({measured / formula - 1:+.2%})" if formula else f" ({reason})" if reason else ""
-    return f"{by_formula}, {words.gib(measured)} counted at the interfaces{beside}"
+    comparison = f" ({measured / formula - 1:+.2%})" if formula else f" ({reason})" if reason else ""
+    return f"{by_formula}, {words.gib(measured)} counted at the interfaces{comparison}"
 
 
 def communication_columns(rows: Sequence[CommunicationRow]) -> list[Column]:
@@ -310,9 +312,9 @@ def _si_number(value: float | None) -> str:
 def _machine_lines(summary: RunSummary) -> Iterator[Line]:
     for host in summary.hosts:
         yield f"host {host.host}" if host.host else "host", quantities.host(host)
-    several = len({row.host for row in summary.gpus}) > 1
+    has_several_hosts = len({row.host for row in summary.gpus}) > 1
     for row in summary.gpus:
-        yield f"GPU {row.gpu}" + (f" of {row.host}" if several else ""), quantities.gpu(row)
+        yield f"GPU {row.gpu}" + (f" of {row.host}" if has_several_hosts else ""), quantities.gpu(row)
     for interface in summary.interfaces:
         yield "interface", _interface(interface)
     if summary.networks:
@@ -320,12 +322,13 @@ def _machine_lines(summary: RunSummary) -> Iterator[Line]:
 
 
 def _interface(row: InterfaceRow) -> str:
-    sent, received = row.sent_bytes_per_second / 1e6, row.received_bytes_per_second / 1e6
-    text = f"{row.interface} of {words.named_ranks(row.ranks)}: {sent:,.2f} MB/s sent, {received:,.2f} MB/s received"
+    rates = (row.sent_bytes_per_second / 1e6, row.received_bytes_per_second / 1e6)
+    rates_text = "{:,.2f} MB/s sent, {:,.2f} MB/s received".format(*rates)
+    text = f"{row.interface} of {words.named_ranks(row.ranks)}: {rates_text}"
     if row.rate_mbit is None:
         return text
-    used = f"{words.percent(row.sent_utilization)} and {words.percent(row.received_utilization)}"
-    return f"{text}; {used} of {row.rate_mbit:,g} Mbit/s"
+    shares = f"{words.percent(row.sent_utilization)} and {words.percent(row.received_utilization)}"
+    return f"{text}; {shares} of {row.rate_mbit:,g} Mbit/s"
 
 
 def outer(row: OuterRow) -> str:
@@ -333,13 +336,13 @@ def outer(row: OuterRow) -> str:
     least, most = row.least_staleness, row.most_staleness
     old = words.several(most, "rounds") if least == most else f"{least} to {most} rounds"
     text = f"{row.averages:,} averages over replicas in {words.several(row.rounds, 'rounds')}, each {old} old"
-    sent = f"sent {row.delay_steps:,.3g} steps before"
-    waited = f"waited {words.seconds(row.wait_seconds)} for one (mean)"
+    send_text = f"sent {row.delay_steps:,.3g} steps before"
+    wait_text = f"waited {words.seconds(row.wait_seconds)} for one (mean)"
     if row.end_wait_seconds is not None:
-        waited += (
+        wait_text += (
             f", and once {words.seconds(row.end_wait_seconds)} for what was on its way after the last step"
         )
-    return f"{text}, {sent}; {waited}"
+    return f"{text}, {send_text}; {wait_text}"
 
 
 def uncompressed_lines(summary: RunSummary) -> Iterator[Line]:
@@ -356,11 +359,11 @@ def changes(rows: Sequence[ChangeRow]) -> list[str]:
     for row in rows:
         by_step.setdefault((row.step, row.by), []).append(row)
     texts = []
-    for (number, by), same_step in by_step.items():
+    for (number, sender), same_step in by_step.items():
         changes_text = ", ".join(
             f"{row.key} {words.value(row.old)} → {words.value(row.new)}" for row in same_step
         )
-        text = f"from step {number:,} on: {changes_text}" + (f" ({by})" if by else "")
+        text = f"from step {number:,} on: {changes_text}" + (f" ({sender})" if sender else "")
         before, after = same_step[0].seconds_before, same_step[0].seconds_after
         if before is not None and after is not None:
             text += f"; a step took {words.seconds(before)} before, {words.seconds(after)} after"
@@ -371,8 +374,8 @@ def changes(rows: Sequence[ChangeRow]) -> list[str]:
 def _variable(row: EnvironmentRow) -> str:
     """One environment variable of a run: asked for, seen, and whether it took effect."""
     text = f", the process has {row.seen}" if row.seen != row.asked else ""
-    used = f", {row.used} used" if row.used not in (None, row.asked) else ""
-    return f"{row.name}={row.asked}{text}{used}; took effect: {row.proven} ({row.how})"
+    value_text = f", {row.used} used" if row.used not in (None, row.asked) else ""
+    return f"{row.name}={row.asked}{text}{value_text}; took effect: {row.proven} ({row.how})"
 
 
 def environment_columns(rows: Sequence[EnvironmentRow]) -> list[Column]:
@@ -410,9 +413,9 @@ def gain(verdict: Verdict) -> str | None:
 
 def verdict_lines(verdict: Verdict) -> Iterator[Line]:
     """A verdict with its threshold and evidence, then the knob and the gain."""
-    above = f", above {limit(verdict)}" if verdict.share is not None else ""
-    yield "finding", f"{words.bottleneck(verdict.name, verdict.axis)}{above}: {verdict.evidence}"
-    yield "", f"change: {verdict.knob}"
+    limit_text = f", above {limit(verdict)}" if verdict.share is not None else ""
+    yield "finding", f"{words.bottleneck(verdict.name, verdict.axis)}{limit_text}: {verdict.evidence}"
+    yield "", f"change: {verdict.advice}"
     if text := gain(verdict):
         yield "", f"expect: {text}"
 

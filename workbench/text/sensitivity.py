@@ -17,7 +17,7 @@ def direction(row: KnobEffect) -> str:
         return _WAYS["none"]
     if row.direction is not None:
         return _WAYS[row.direction]
-    most = max(row.values, key=lambda at: at.effect)
+    most = max(row.values, key=lambda value_row: value_row.effect)
     return f"most with {words.choice(row.key, most.value)}"
 
 
@@ -40,19 +40,19 @@ def loss(row: Neighbour) -> tuple[str, str]:
     if row.loss_percent is None:
         return words.NOTHING, ""
     low, high = row.low_percent, row.high_percent
-    between = "" if low is None or high is None else f"{low:.1f} to {high:.1f} %"
+    interval = "" if low is None or high is None else f"{low:.1f} to {high:.1f} %"
     if low is not None and low < _LEAST:
-        between = "too uncertain"
-    return f"{row.loss_percent:.1f} %", between
+        interval = "too uncertain"
+    return f"{row.loss_percent:.1f} %", interval
 
 
 def evidence_words(row: Neighbour) -> str:
     """What a neighbour's loss stands on."""
     numbers = ", ".join(str(number) for number in row.trials)
     trials = f"trial{'s' * (len(row.trials) > 1)} {numbers}"
-    once = "" if row.repeated else ", one run each"
+    repeat_note = "" if row.repeated else ", one run each"
     words_by_kind = {
-        "measured": f"measured: {trials}{once}",
+        "measured": f"measured: {trials}{repeat_note}",
         "failed": f"failed: {trials}",
         "predicted": "predicted by the model, not measured",
         "unknown": "not measured",

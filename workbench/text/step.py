@@ -111,8 +111,8 @@ def skew(row: SkewRow) -> str:
     rank_text = ""
     if row.ranks:
         named = words.ranks(row.ranks)
-        ranks, are = ("Rank", "is") if len(row.ranks) == 1 else ("Ranks", "are")
-        rank_text += f" {ranks} {named} {are} last in {words.percent(row.ranks_share)} of the steps."
+        ranks, verb = ("Rank", "is") if len(row.ranks) == 1 else ("Ranks", "are")
+        rank_text += f" {ranks} {named} {verb} last in {words.percent(row.ranks_share)} of the steps."
     if row.latest:
         worst = row.latest[0]
         steps = "1 step stands" if row.late_steps == 1 else f"{row.late_steps:,} steps stand"
@@ -155,10 +155,10 @@ def _bubble(row: PipelineRow) -> str:
         shares = ", ".join(words.percent(share) for share in row.trained_shares)
         text += f". Stages are trained by {shares} of the micro-batches"
     if row.registers is not None and row.most_held is not None:
-        waited = words.seconds(row.register_seconds or 0.0)
+        wait_text = words.seconds(row.register_seconds or 0.0)
         text += (
             f". Between stages with {words.several(row.registers, 'registers')} a rank held at most "
-            f"{words.several(row.most_held, 'messages')} of one way, and waited {waited} a step for a free register"
+            f"{words.several(row.most_held, 'messages')} of one way, and waited {wait_text} a step for a free register"
         )
     if row.clock_error_seconds:
         text += f"; clocks are known to within {words.seconds(row.clock_error_seconds)}"
@@ -173,19 +173,19 @@ def _experts(rows: Sequence[ExpertRow]) -> str:
     )
     if row.rank_load is not None:
         text += f"; the busiest rank of ep has {row.rank_load:.2f} times the mean"
-    dropped = sum(row.dropped_fraction for row in rows) / len(rows)
-    return f"{text}; {words.percent(dropped)} of all choices were dropped{_bucketing_text(rows)}."
+    dropped_share = sum(row.dropped_fraction for row in rows) / len(rows)
+    return f"{text}; {words.percent(dropped_share)} of all choices were dropped{_bucketing_text(rows)}."
 
 
 def _bucketing_text(rows: Sequence[ExpertRow]) -> str:
     measured = [row for row in rows if row.sent_fraction is not None]
     if not measured:
         return ""
-    sent = sum(row.sent_fraction or 0.0 for row in measured) / len(measured)
-    apart = sum(row.residual or 0.0 for row in measured) / len(measured)
+    sent_share = sum(row.sent_fraction or 0.0 for row in measured) / len(measured)
+    residual = sum(row.residual or 0.0 for row in measured) / len(measured)
     return (
-        f", and {words.percent(sent)} of them travelled for all, {words.percent(apart)} of a token's length from it in "
-        "the mean"
+        f", and {words.percent(sent_share)} of them travelled for all, "
+        f"{words.percent(residual)} of a token's length from it in the mean"
     )
 
 
@@ -235,12 +235,12 @@ def batches_ahead(rows: Sequence[PrefetchRow]) -> str:
     wanted, ready = sum(row.asked for row in rows), sum(row.ready for row in rows)
     most = max(rows, key=lambda row: row.waited_seconds)
     seconds = words.seconds(sum(row.made_seconds for row in rows) / len(rows))
-    dropped = sum(row.dropped for row in rows)
+    dropped_count = sum(row.dropped for row in rows)
     return (
         f"at most {most.registers} made ahead: of {wanted:,} that steps asked for "
         f"{words.percent(ready / max(wanted, 1))} were ready; rank {most.rank} waited longest, "
         f"{words.seconds(most.waited_seconds)} in all, where making them took a rank {seconds}"
-        + (f"; {dropped:,} were made for nothing" if dropped else "")
+        + (f"; {dropped_count:,} were made for nothing" if dropped_count else "")
     )
 
 
@@ -277,25 +277,25 @@ def adapter_text(train: Mapping[str, Any]) -> str:
 def partial_products(row: PartialProductsRow) -> str:
     """What steps leave out, and what that spares."""
     share, remaining = words.percent(row.share), "activations"
-    of = f"a step trains {share} of each block's heads and, experts aside, feed-forward width"
+    part = f"a step trains {share} of each block's heads and, experts aside, feed-forward width"
     if row.key == "memory.sample_tokens":
         remaining = "activations and remembered norms of gradients"
-        of = f"weight gradients come from {share} of the tokens"
-    kept_text, whole = words.gib(row.kept_bytes), words.gib(row.whole_bytes)
-    return f"{of}; by formula a micro-batch leaves {kept_text} of {remaining} in a stage in place of {whole}"
+        part = f"weight gradients come from {share} of the tokens"
+    size, whole = words.gib(row.kept_bytes), words.gib(row.whole_bytes)
+    return f"{part}; by formula a micro-batch leaves {size} of {remaining} in a stage in place of {whole}"
 
 
 def update(row: UpdateRow) -> str:
     """What is trained, and in how many bytes."""
-    trained = [layer for layer in row.layers if layer.trained_channels]
+    trained_layers = [layer for layer in row.layers if layer.trained_channels]
     parts = ", ".join(f"{name} {_kib(size)}" for name, size in row.formula_bytes.items())
-    used, counted = sum(row.formula_bytes.values()), sum(row.counted_bytes.values())
-    counted_text = f"; counted: {_kib(counted)}" if row.counted_bytes else ""
-    if counted == used:
+    formula_bytes, counted_bytes = sum(row.formula_bytes.values()), sum(row.counted_bytes.values())
+    counted_text = f"; counted: {_kib(counted_bytes)}" if row.counted_bytes else ""
+    if counted_bytes == formula_bytes:
         counted_text = "; as many were counted"
     return (
-        f"{row.way}: weights of {len(trained)} of {len(row.layers)} layers, biases of "
-        f"{sum(layer.biases for layer in row.layers)}, in {_kib(used)} of {_kib(row.budget_bytes)} "
+        f"{row.way}: weights of {len(trained_layers)} of {len(row.layers)} layers, biases of "
+        f"{sum(layer.biases for layer in row.layers)}, in {_kib(formula_bytes)} of {_kib(row.budget_bytes)} "
         f"({parts}{counted_text}); a data rank sends {_kib(row.sent_bytes)}"
     )
 
@@ -343,10 +343,10 @@ def expert_columns(rows: Sequence[ExpertRow]) -> list[Column]:
 
 
 def _warmup(left_out: int, by_times: int | None) -> str:
-    shown = (
+    shares = (
         "the step times do not show how long it lasts" if by_times is None else f"{by_times:,} by their times"
     )
-    return f"Warm-up: {words.several(left_out, 'steps')} left out, {shown}."
+    return f"Warm-up: {words.several(left_out, 'steps')} left out, {shares}."
 
 
 def _clocks(rows: Sequence[ClockRow]) -> str:
@@ -378,12 +378,12 @@ def longest_gap(row: GapRow) -> str:
 
 def gap_columns(rows: Sequence[GapRow]) -> list[Column]:
     """The costliest gaps between named phases."""
-    finely = MILLISECONDS._replace(format="%,.3f")
+    fine_milliseconds = MILLISECONDS._replace(format="%,.3f")
     caption = "Mean over ranks and the steps whose spans were kept."
     return [
         Column("between", [_gap_ends(row) for row in rows]),
-        Column("time per step", [row.seconds for row in rows], finely, caption),
-        Column("longest", [row.longest_seconds for row in rows], finely),
+        Column("time per step", [row.seconds for row in rows], fine_milliseconds, caption),
+        Column("longest", [row.longest_seconds for row in rows], fine_milliseconds),
         Column("on rank", [row.rank for row in rows]),
         Column("in step", [row.step for row in rows], COUNT),
     ]
@@ -392,15 +392,15 @@ def gap_columns(rows: Sequence[GapRow]) -> list[Column]:
 def memory_plan(row: MemoryPlanRow) -> str:
     """What a stage does with the activations of its blocks, and what that is worth."""
     blocks = ", ".join(_stretch(*stretch) for stretch in stretches(row))
-    beside = "no way to treat all blocks alike fits"
+    comparison = "no way to treat all blocks alike fits"
     if set(row.actions) == {row.uniform}:
-        beside = "as all blocks alike"
+        comparison = "as all blocks alike"
     elif row.uniform_seconds is not None and row.micro_batch_seconds:
         gain = words.percent(row.uniform_seconds / row.micro_batch_seconds - 1, 1)
-        beside = f"{row.uniform} for all blocks would take {gain} longer"
+        comparison = f"{row.uniform} for all blocks would take {gain} longer"
     return (
         f"stage {row.stage} holds at most {words.gib(row.peak_bytes)} of activations of {words.gib(row.budget_bytes)}: "
-        f"{blocks}; {words.seconds(row.micro_batch_seconds)} a micro-batch as planned, {beside}"
+        f"{blocks}; {words.seconds(row.micro_batch_seconds)} a micro-batch as planned, {comparison}"
     )
 
 
@@ -448,9 +448,9 @@ def compression_plan(row: PlanRow) -> str:
     if row.taken_from:
         return f"{text}, as in {row.taken_from}"
     sizes = (row.bytes_after, row.bytes_uniform)
-    sent, uniform = (words.NOTHING if size is None else f"{size / 1e6:,.3f}" for size in sizes)
+    planned_size, uniform_size = (words.NOTHING if size is None else f"{size / 1e6:,.3f}" for size in sizes)
     return (
-        f"{text}: {sent} MB a step where {row.default:.3g} for all sends {uniform}, {_plan_budget(row)}; "
+        f"{text}: {planned_size} MB a step where {row.default:.3g} for all sends {uniform_size}, {_plan_budget(row)}; "
         f"planned in {words.seconds(row.seconds)}"
     )
 
@@ -459,10 +459,10 @@ def _plan_budget(row: PlanRow) -> str:
     """What of its budget a plan uses."""
     if row.budget_of != "loss":
         return f"with {words.percent(_budget_share(row), 1)} of the error allowed"
-    lost, uniform = (words.percent(effect, 1) for effect in (row.effect, row.effect_uniform))
+    effect_text, uniform_effect = (words.percent(effect, 1) for effect in (row.effect, row.effect_uniform))
     return (
-        f"with errors {_times(_error_share(row))} as large, but {lost} lost of what counts for the loss where one "
-        f"value loses {uniform}"
+        f"with errors {_times(_error_share(row))} as large, but {effect_text} lost of what counts for the loss where "
+        f"one value loses {uniform_effect}"
     )
 
 
@@ -476,21 +476,21 @@ def _error_share(row: PlanRow) -> float | None:
 
 
 def _budget_share(row: PlanRow) -> float | None:
-    used = row.effect if row.budget_of == "loss" else row.error
-    return used / row.budget if used is not None and row.budget else None
+    effect = row.effect if row.budget_of == "loss" else row.error
+    return effect / row.budget if effect is not None and row.budget else None
 
 
 def compression_plan_columns(rows: Sequence[PlanRow]) -> list[Column]:
     """Every plan of compression that a run followed."""
-    finely = MEGABYTES._replace(format="%,.3f")
+    fine_megabytes = MEGABYTES._replace(format="%,.3f")
     by_formula, same = "On the wire, by formula, of a rank.", "With the same value for every layer."
     budget = "Of the loss or the error that one value for all costs."
     error = "What layers lose, as a sum, over that with one value for all."
     effect = "The share of gradients' squares that is lost, layers by their weight for the loss."
     return [
         Column("from step", [row.step for row in rows], COUNT),
-        Column("sent per step", [row.bytes_after for row in rows], finely, by_formula),
-        Column("with one value", [row.bytes_uniform for row in rows], finely, same),
+        Column("sent per step", [row.bytes_after for row in rows], fine_megabytes, by_formula),
+        Column("with one value", [row.bytes_uniform for row in rows], fine_megabytes, same),
         Column("budget used", [_budget_share(row) for row in rows], RATIO, budget),
         Column("error / one value's", [_error_share(row) for row in rows], RATIO, error),
         Column("lost of what counts", [row.effect for row in rows], PERCENT, effect),

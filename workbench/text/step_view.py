@@ -24,7 +24,7 @@ BEHIND = "Forward, backward and optimizer beyond the median of the other ranks."
 
 def step_columns(rows: Sequence[RankStep]) -> list[Column]:
     """One line a rank; phases that no rank spent time in are left out."""
-    used = [phase for phase in PHASES if any(row.phases.get(phase) for row in rows)]
+    phases = [phase for phase in PHASES if any(row.phases.get(phase) for row in rows)]
     return [
         Column("rank", [row.rank for row in rows], COUNT),
         Column("host", [row.host for row in rows]),
@@ -35,7 +35,7 @@ def step_columns(rows: Sequence[RankStep]) -> list[Column]:
         Column("behind the others", [row.behind_seconds for row in rows], MILLISECONDS, BEHIND),
         *(
             Column(words.ending_words(phase), [row.phases.get(phase) for row in rows], MILLISECONDS)
-            for phase in used
+            for phase in phases
         ),
     ]
 
@@ -79,28 +79,31 @@ def collective_call_columns(call: CollectiveCall, hosts: Mapping[int, str | None
 def meeting(call: CollectiveCall, rank: int) -> str:
     """When a rank issued a call, for whom it waited, and when it ran."""
     attendance = call.attendance(rank)
-    issued = f"Rank {rank:,} issued it {_ms(attendance.issued)} into the step"
+    issue_text = f"Rank {rank:,} issued it {_ms(attendance.issued)} into the step"
     if attendance.ended is None:
-        return f"{issued}; it had not ended when the step was written."
+        return f"{issue_text}; it had not ended when the step was written."
+    end_text = _ms(attendance.ended)
     if call.group_size > len(call.ranks) + len(call.missing):
-        return f"{issued} and was through at {_ms(attendance.ended)}; which ranks it met is not known."
+        return f"{issue_text} and was through at {end_text}; which ranks it met is not known."
     if len(call.ranks) == 1:
-        return f"{issued} and was through at {_ms(attendance.ended)}; no other rank of its group recorded this call."
+        return f"{issue_text} and was through at {end_text}; no other rank of its group recorded this call."
     if rank == call.last_rank:
-        waited = (
+        wait_text = (
             f"as the last of {len(call.ranks):,} ranks: the first had waited for {_ms(call.late_seconds)}"
         )
     elif attendance.waited_seconds and attendance.waited_seconds > call.clock_error_seconds:
-        waited = f"and waited {_ms(attendance.waited_seconds)} for rank {call.last_rank:,}, the last to come"
+        wait_text = (
+            f"and waited {_ms(attendance.waited_seconds)} for rank {call.last_rank:,}, the last to come"
+        )
     else:
-        waited = "and did not have to wait for another rank"
-    ran = max(0.0, attendance.ended - max(call.began, attendance.issued))
-    still = (
+        wait_text = "and did not have to wait for another rank"
+    run_seconds = max(0.0, attendance.ended - max(call.began, attendance.issued))
+    stall_text = (
         ""
         if attendance.exposed_seconds is None
         else f"; its main thread stood still for {_ms(attendance.exposed_seconds)}"
     )
-    return f"{issued}, {waited}. From then on it ran for {_ms(ran)}, until {_ms(attendance.ended)}{still}."
+    return f"{issue_text}, {wait_text}. From then on it ran for {_ms(run_seconds)}, until {end_text}{stall_text}."
 
 
 def slowest(call: CollectiveCall, rank: int) -> str:
@@ -126,8 +129,10 @@ def collective_call_note(call: CollectiveCall) -> str:
         if call.clock_error_seconds
         else "All these ranks read one clock."
     )
-    gone = f" Ranks without a record of this call: {words.ranks(call.missing)}." if call.missing else ""
-    return f"{clocks}{gone}"
+    missing_text = (
+        f" Ranks without a record of this call: {words.ranks(call.missing)}." if call.missing else ""
+    )
+    return f"{clocks}{missing_text}"
 
 
 def _ms(seconds: float) -> str:

@@ -71,14 +71,14 @@ def fixed_knob_lines(result: StudyResult) -> list[str]:
 
 
 def _budget_text(name: str, row: BudgetRow, result: StudyResult) -> str:
-    used, limit, reserved = row.used, row.limit or 0, row.kept_for_confirmation
+    spent, limit, reserved = row.used, row.limit or 0, row.kept_for_confirmation
     if name == "trials":
-        return f"{used} of {words.several(int(limit), 'trials')}"
+        return f"{spent} of {words.several(int(limit), 'trials')}"
     if name == "wall_seconds":
-        words_used = f"{words.rough_duration(used)} of {words.rough_duration(limit)}"
+        words_used = f"{words.rough_duration(spent)} of {words.rough_duration(limit)}"
     else:
         money = (result.price.currency if result.price else "") or "money"
-        words_used = f"{text(used)} of {text(limit)} {'GPU-hours' if name == 'gpu_hours' else money}"
+        words_used = f"{text(spent)} of {text(limit)} {'GPU-hours' if name == 'gpu_hours' else money}"
     if not reserved or result.state == "ended":
         return words_used
     share = words.percent(reserved / limit) if limit else words.NOTHING
@@ -119,9 +119,9 @@ def front(result: StudyResult) -> dict[str, list[Any]]:
 
 def value(row: Mapping[str, Any], aim: Aim) -> str:
     """A measure and its interval; without one it is a single value of the run."""
-    shown = [aim.to_unit(row.get(end)) for end in ("value", "low", "high")]
-    around = words.interval_ends(shown[1], shown[2])
-    return text(shown[0]) + (f" ({around})" if around else "")
+    numbers = [aim.to_unit(row.get(end)) for end in ("value", "low", "high")]
+    interval = words.interval_ends(numbers[1], numbers[2])
+    return text(numbers[0]) + (f" ({interval})" if interval else "")
 
 
 def number_list(numbers: Sequence[int]) -> str:
@@ -136,21 +136,21 @@ def confirmation_columns(result: StudyResult) -> dict[str, list[str]]:
     """One line for each arm that was measured again: its mean over its windows, and itself beside the baseline; empty
     where nothing was.
     """
-    confirmed = result.confirmation_rounds
-    if not confirmed:
+    rounds = result.confirmation_rounds
+    if not rounds:
         return {}
-    aim, arms = result.aim, confirmed.arms
+    aim, arms = result.aim, rounds.arms
     # Where the baseline cannot run the best of the search is what the others stand beside.
     plain = any(arm.is_baseline for arm in arms)
     return {
         "trial": [str(arm.trial) for arm in arms],
-        "role": [_role(arm, confirmed, aim) for arm in arms],
+        "role": [_role(arm, rounds, aim) for arm in arms],
         f"search, {aim.unit}": [text(aim.to_display(arm.searched_value)) for arm in arms],
         f"again, {aim.unit}": [text(aim.to_display(_mean(arm))) for arm in arms],
         "windows": [str(len(arm.rounds)) for arm in arms],
-        "beside the baseline" if plain else f"beside trial {confirmed.beside}": [
+        "beside the baseline" if plain else f"beside trial {rounds.beside}": [
             ""
-            if arm.is_baseline or arm.trial == confirmed.beside
+            if arm.is_baseline or arm.trial == rounds.beside
             else f"{arm.ratio:.3f} ({words.interval(arm.low, arm.high, 3) or 'no interval'})"
             for arm in arms
         ],
@@ -169,27 +169,31 @@ def confirmation_progress(rounds: ConfirmationRounds) -> str:
 
 def caption(result: StudyResult) -> str:
     """How often trials were measured again, who is recommended by which rule, and what differed; empty without."""
-    confirmed = result.confirmation_rounds
-    if not confirmed:
+    confirmation = result.confirmation_rounds
+    if not confirmation:
         return ""
     from tuning.analysis.recommendation import SPEED, rule_title  # most commands describe no confirmation
 
-    windows, rounds = len(confirmed.order), max(len(arm.rounds) for arm in confirmed.arms)
-    spent = f"{text(confirmed.used)} of {text(confirmed.allowed)} trial lengths" if confirmed.allowed else ""
-    by_value = confirmed.decided_by == SPEED and not _is_speed(result.aim)
-    rule = "its value" if by_value else rule_title(confirmed.decided_by)
+    windows, rounds = len(confirmation.order), max(len(arm.rounds) for arm in confirmation.arms)
+    cost_text = (
+        f"{text(confirmation.used)} of {text(confirmation.allowed)} trial lengths"
+        if confirmation.allowed
+        else ""
+    )
+    by_value = confirmation.decided_by == SPEED and not _is_speed(result.aim)
+    rule = "its value" if by_value else rule_title(confirmation.decided_by)
     lines = [
         f"measured again in {words.several(windows, 'windows')} over {words.several(rounds, 'rounds')}"
-        + (f", {spent}" if spent else ""),
-        f"trial {confirmed.recommended} is recommended by {rule}: {confirmed.why}",
+        + (f", {cost_text}" if cost_text else ""),
+        f"trial {confirmation.recommended} is recommended by {rule}: {confirmation.why}",
     ]
-    if confirmed.spared:
-        lines.append(confirmed.spared)
-    if len({len(arm.rounds) for arm in confirmed.arms}) > 1:
+    if confirmation.spared:
+        lines.append(confirmation.spared)
+    if len({len(arm.rounds) for arm in confirmation.arms}) > 1:
         lines.append(
             "who was told apart left the rounds; two arms are compared over the rounds that both had"
         )
-    return "; ".join([*lines, *confirmed.flags])
+    return "; ".join([*lines, *confirmation.flags])
 
 
 def _mean(arm: ArmRow) -> float | None:
@@ -201,11 +205,11 @@ def _is_speed(aim: Aim) -> bool:
     return aim.objective.most == "the fastest"
 
 
-def _role(arm: ArmRow, confirmed: ConfirmationRounds, aim: Aim) -> str:
+def _role(arm: ArmRow, rounds: ConfirmationRounds, aim: Aim) -> str:
     roles = [
         ("baseline", arm.is_baseline),
-        ("fastest" if _is_speed(aim) else "best", arm.trial == confirmed.winner),
-        ("recommended", arm.trial == confirmed.recommended),
+        ("fastest" if _is_speed(aim) else "best", arm.trial == rounds.winner),
+        ("recommended", arm.trial == rounds.recommended),
     ]
     return ", ".join(name for name, is_it in roles if is_it)
 
@@ -224,18 +228,22 @@ def all_rows(result: StudyResult) -> list[Measurement]:
 
 def window(rows: Sequence[Measurement], choice: str = NEWEST) -> tuple[list[Measurement], str]:
     """At most ``SHOWN`` of the rows, what was asked for last, and in words which these are; no words for all."""
-    listed = list(rows)
+    matching_rows = list(rows)
     if choice == BEST:
         valued = [(row.value, -row.number, row) for row in rows if row.value is not None]
-        listed = [row for *_, row in sorted(valued, key=lambda item: item[:2])]
+        matching_rows = [row for *_, row in sorted(valued, key=lambda item: item[:2])]
     elif choice == FAILED:
-        listed = [row for row in rows if row.failed]
-    shown = listed[-SHOWN:]
-    if len(shown) == len(rows):
-        return shown, ""
+        matching_rows = [row for row in rows if row.failed]
+    last_rows = matching_rows[-SHOWN:]
+    if len(last_rows) == len(rows):
+        return last_rows, ""
     kind = {NEWEST: "the newest", BEST: "the best"}.get(choice, "the newest without a value,")
-    many = f"{kind} {len(shown):,}" if len(shown) < len(listed) else f"all {len(shown):,} {_OF[choice]}"
-    return shown, f"Showing {many} of {len(rows):,} trials."
+    extent = (
+        f"{kind} {len(last_rows):,}"
+        if len(last_rows) < len(matching_rows)
+        else f"all {len(last_rows):,} {_OF[choice]}"
+    )
+    return last_rows, f"Showing {extent} of {len(rows):,} trials."
 
 
 _OF = {NEWEST: "", BEST: "with a value", FAILED: "without a value"}
@@ -246,9 +254,9 @@ def as_csv(result: StudyResult) -> str:
     rows, aim = all_rows(result), result.aim
     keys = list(dict.fromkeys(key for row in rows for key in row.config))
     text = io.StringIO()
-    out = csv.writer(text, lineterminator="\n")
-    out.writerow(["trial", "outcome", aim.unit, "low", "high", *keys, *_COPIED])
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["trial", "outcome", aim.unit, "low", "high", *keys, *_COPIED])
     for row in rows:
         measured = [row.number, row.outcome, aim.to_display(row.value), *aim.bounds(row.low, row.high)]
-        out.writerow([*measured, *map(row.config.get, keys), *(getattr(row, name) for name in _COPIED)])
+        writer.writerow([*measured, *map(row.config.get, keys), *(getattr(row, name) for name in _COPIED)])
     return text.getvalue()

@@ -32,7 +32,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "ended": ("green", ":material/check_circle:"),
     "continued": ("violet", ":material/fork_right:"),
 }
-_SPOKEN = {ending.value: ending.facts.spoken for ending in Ending} | {
+_SPOKEN = {ending.value: ending.facts.phrase for ending in Ending} | {
     "communication_exposed": "exposed communication",
     "continued": "continued in another study",
 }
@@ -120,11 +120,13 @@ def count(value: float | None) -> str:
 
 def ranks(numbers: Sequence[int]) -> str:
     """Ranks by their numbers, neighbours together: 0 to 3, 6."""
-    ordered, parts = sorted(set(numbers)), list[str]()
-    while ordered:
-        last = next(at for at, rank in enumerate(ordered) if ordered[at + 1 : at + 2] != [rank + 1])
-        near, ordered = ordered[: last + 1], ordered[last + 1 :]
-        parts += [f"{near[0]} to {near[-1]}"] if len(near) > 2 else map(str, near)
+    remaining, parts = sorted(set(numbers)), list[str]()
+    while remaining:
+        last = next(
+            place for place, rank in enumerate(remaining) if remaining[place + 1 : place + 2] != [rank + 1]
+        )
+        consecutive, remaining = remaining[: last + 1], remaining[last + 1 :]
+        parts += [f"{consecutive[0]} to {consecutive[-1]}"] if len(consecutive) > 2 else map(str, consecutive)
     return ", ".join(parts)
 
 
@@ -152,11 +154,11 @@ def age_text(unix: float | None, now: float | None = None) -> str:
     """How long ago something was."""
     if not unix:
         return NOTHING
-    past = max(0.0, (now or time.time()) - unix)
+    seconds = max(0.0, (now or time.time()) - unix)
     for size, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if past >= size:
-            return f"{past // size:.0f} {name} ago"
-    return f"{past:.0f} s ago"
+        if seconds >= size:
+            return f"{seconds // size:.0f} {name} ago"
+    return f"{seconds:.0f} s ago"
 
 
 #: What a job that is not ours is called.
@@ -258,14 +260,14 @@ def escape(text: str) -> str:
     """Text of one paragraph that Markdown leaves alone, but for commands to type, which become code."""
     plain = " ".join(text.split())
     parts = _COMMAND.split(plain)  # what stands between commands, and these
-    marked = "".join(
+    escaped_text = "".join(
         f"`{part}`"
         if number % 2
         else "".join(f"\\{letter}" if letter in _MARKUP else letter for letter in part)
         for number, part in enumerate(parts)
     )
     # A list, or a number of one, begins with these.
-    return re.sub(r"^(\d{1,9})?([-+.)])", r"\1\\\2", marked)
+    return re.sub(r"^(\d{1,9})?([-+.)])", r"\1\\\2", escaped_text)
 
 
 def sharing_words(parameters: int) -> str:
@@ -280,5 +282,5 @@ def named_ranks(ranks: Sequence[int]) -> str:
 
 def first_ranks(ranks: Sequence[int]) -> str:
     """The first of them by number, and how many more."""
-    more = f" and {len(ranks) - _SHOWN_RANKS:,} more" if len(ranks) > _SHOWN_RANKS else ""
-    return ", ".join(map(str, ranks[:_SHOWN_RANKS])) + more
+    more_text = f" and {len(ranks) - _SHOWN_RANKS:,} more" if len(ranks) > _SHOWN_RANKS else ""
+    return ", ".join(map(str, ranks[:_SHOWN_RANKS])) + more_text

@@ -13,17 +13,17 @@ class Cast(Method):
     """All-reduce in fp16 or bf16; divided before the sum so that it cannot overflow earlier than one value would."""
 
     def __init__(self, inputs: MethodInput, dtype: torch.dtype) -> None:
-        self._link, self._runs = inputs.link, inputs.partition.runs
-        self._narrow = inputs.content.flat.new_empty(sum(run.count for run in self._runs), dtype=dtype)
+        self._link, self._spans = inputs.link, inputs.partition.spans
+        self._narrow = inputs.content.flat.new_empty(sum(span.count for span in self._spans), dtype=dtype)
 
     def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
         """Average through a narrow copy."""
-        parts = self._narrow.split([run.count for run in self._runs])
-        for run, narrow in zip(self._runs, parts, strict=True):
-            self._cast_in_blocks(values[run.start : run.stop], narrow, values is not flat)
+        parts = self._narrow.split([span.count for span in self._spans])
+        for span, narrow in zip(self._spans, parts, strict=True):
+            self._cast_in_blocks(values[span.start : span.stop], narrow, values is not flat)
         yield self._link.all_reduce(self._narrow)
-        for run, narrow in zip(self._runs, parts, strict=True):
-            flat[run.start : run.stop].copy_(narrow)
+        for span, narrow in zip(self._spans, parts, strict=True):
+            flat[span.start : span.stop].copy_(narrow)
 
     def messages(self) -> list[Message]:
         """Two bytes a value."""

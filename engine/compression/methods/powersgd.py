@@ -42,7 +42,9 @@ class PowerSgd(Method):
 
     def __init__(self, inputs: MethodInput) -> None:
         self._link, flat, earlier = inputs.link, inputs.content.flat, inputs.factors
-        ranks_of_parts = [(part, int(run.value or 0)) for run in inputs.partition.runs for part in run.parts]
+        ranks_of_parts = [
+            (part, int(span.value or 0)) for span in inputs.partition.spans for part in span.parts
+        ]
         shapes = [matrices(part.shape) for part, _ in ranks_of_parts]
         self._p = flat.new_zeros(
             sum(b * n * r for (b, n, _), (_, r) in zip(shapes, ranks_of_parts, strict=True))

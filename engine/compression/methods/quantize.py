@@ -12,7 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.compression.interface import Message, Method, MethodInput, MethodState, Partition, Reduction, Run
+from engine.compression.interface import (
+    CodedSpan,
+    Message,
+    Method,
+    MethodInput,
+    MethodState,
+    Partition,
+    Reduction,
+)
 from engine.compression.methods.row_codec import Integers, RowCodec, Signs
 from engine.compression.randomness import BLOCK_VALUES, RandomStreams, fixed_generator, sum_of_squares
 from engine.config.compression import Settings
@@ -70,10 +78,10 @@ class QuantizedReduceScatter(Method):
 
     def _rank_stretches(self, rank: int, partition: Partition, codec_of: Codecs) -> Iterator[_Stretch]:
         first, place = rank * self._each, 0
-        for run in partition.runs:
-            start, stop = max(run.start, first), min(run.stop, first + self._each)
+        for span in partition.spans:
+            start, stop = max(span.start, first), min(span.stop, first + self._each)
             if start < stop:
-                codec = codec_of(run.value)
+                codec = codec_of(span.value)
                 yield _Stretch(start, stop, codec, place)
                 place += codec.size(stop - start)
 
@@ -99,28 +107,28 @@ def _bytes(stretches: list[_Stretch]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Shares:
-    """One run's equal shares, the last ones shorter or empty, and where its messages lie among those of all runs."""
+    """One span's equal shares, the last ones shorter or empty, and where its messages lie among those of all spans."""
 
-    run: Run
+    span: CodedSpan
     codec: RowCodec
-    each: int
+    share_values: int
     #: Of the message to one rank, in bytes; of a share of the average, in values.
     place: int
     first: int
 
     def share_range(self, rank: int) -> tuple[int, int]:
         """The share of a rank, [start, stop) of the bucket."""
-        start = min(self.run.start + rank * self.each, self.run.stop)
-        return start, min(start + self.each, self.run.stop)
+        start = min(self.span.start + rank * self.share_values, self.span.stop)
+        return start, min(start + self.share_values, self.span.stop)
 
     @property
     def bytes(self) -> int:
         """Of one rank's message."""
-        return self.codec.size(self.each)
+        return self.codec.size(self.share_values)
 
-    def message(self, all_runs: Tensor, count: int) -> Tensor:
-        """This run's part [size(count)] of a rank's message."""
-        return all_runs[self.place : self.place + self.codec.size(count)]
+    def message(self, all_spans: Tensor, count: int) -> Tensor:
+        """This span's part [size(count)] of a rank's message."""
+        return all_spans[self.place : self.place + self.codec.size(count)]
 
 
 class QuantizedAllReduce(Method):
@@ -134,16 +142,16 @@ class QuantizedAllReduce(Method):
         link, content, partition = inputs.link, inputs.content, inputs.partition
         self._link, self._index, self._noisy = link, content.index, noisy
         self._keeps = inputs.settings.error_feedback
-        self._shares = _share_out(partition.runs, codec_of, link.size)
+        self._shares = _share_out(partition.spans, codec_of, link.size)
         last = self._shares[-1]
         self._bytes = last.place + last.bytes
         self._sent = content.flat.new_zeros(link.size, self._bytes, dtype=torch.uint8)
         self._received, self._average = torch.empty_like(self._sent), self._sent.new_zeros(self._bytes)
         #: The sum, in which the second coding's errors stay.
-        self._mean = content.flat.new_zeros(last.first + last.each)
+        self._mean = content.flat.new_zeros(last.first + last.share_values)
 
     def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
-        """All runs share both messages."""
+        """All spans share both messages."""
         noise = self._noise(flat, streams)
         for rank, message in enumerate(self._sent):
             for shares, (start, stop) in self._shares_of_rank(rank):
@@ -184,7 +192,9 @@ class QuantizedAllReduce(Method):
         """One block for all blocks and both codings: each value is rounded without bias, if not on its own."""
         if not self._noisy:
             return None
-        count = BLOCK_VALUES if like.device.type == "cpu" else max(shares.each for shares in self._shares)
+        count = (
+            BLOCK_VALUES if like.device.type == "cpu" else max(shares.share_values for shares in self._shares)
+        )
         longest = max(count, *(shares.codec.length for shares in self._shares))
         return torch.rand(longest, generator=streams.rank_generator(self._index), device=like.device)
 
@@ -197,17 +207,17 @@ class QuantizedAllReduce(Method):
     def _share_states(self, shares: _Shares) -> Iterator[MethodState]:
         start, stop = shares.share_range(self._link.rank)
         mean = self._mean_of(shares, start, stop)
-        for part in shares.run.parts:
+        for part in shares.span.parts:
             first, last = max(start, part.start), min(stop, part.stop)
             if first < last:
                 yield MethodState(part, "mean", mean[first - start : last - start], first - part.start)
 
 
-def _share_out(runs: Sequence[Run], codec_of: Codecs, ranks: int) -> list[_Shares]:
+def _share_out(spans: Sequence[CodedSpan], codec_of: Codecs, ranks: int) -> list[_Shares]:
     shares, place, first = list[_Shares](), 0, 0
-    for run in runs:
-        share_values = 8 * -(-run.count // (8 * ranks))
-        shares.append(_Shares(run, codec_of(run.value), share_values, place, first))
+    for span in spans:
+        share_values = 8 * -(-span.count // (8 * ranks))
+        shares.append(_Shares(span, codec_of(span.value), share_values, place, first))
         place, first = place + shares[-1].bytes, first + share_values
     return shares
 

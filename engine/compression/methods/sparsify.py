@@ -22,38 +22,38 @@ _BINS, _DROPPED_BITS = 1 << 15, 16
 class TopK(Method):
     """Top-k sparsification (arXiv 1809.07599).
 
-    Each rank sends the k = ratio * n largest values of every run and their places, in one all-gather of 2k 4-byte
+    Each rank sends the k = ratio * n largest values of every span and their places, in one all-gather of 2k 4-byte
     words. The ranks' choices differ, so the average has up to ranks * k values; all others are zero.
     """
 
     def __init__(self, inputs: MethodInput) -> None:
-        self._link, self._runs, self._index = inputs.link, inputs.partition.runs, inputs.content.index
-        self._counts = [sent_count(run.value, run.count) for run in self._runs]
+        self._link, self._spans, self._index = inputs.link, inputs.partition.spans, inputs.content.index
+        self._counts = [sent_count(span.value, span.count) for span in self._spans]
         self._message = inputs.content.flat.new_empty(2 * sum(self._counts), dtype=torch.int32)
         self._everyone = self._message.new_empty(inputs.link.size * len(self._message))
 
     def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
         """Sum the ranks' selected values in the order of ranks."""
         generator = streams.rank_generator(self._index)
-        for run, (chosen, places) in zip(self._runs, self._split(self._message), strict=True):
-            part = values[run.start : run.stop]
+        for span, (chosen, places) in zip(self._spans, self._split(self._message), strict=True):
+            part = values[span.start : span.stop]
             places.copy_(largest(part, len(places), generator))
             chosen.copy_(part.index_select(0, places).view(torch.int32))
             part.index_fill_(0, places.long(), 0.0)
         yield self._link.all_gather(self._everyone, self._message)
-        for run in self._runs:
-            flat[run.start : run.stop].zero_()
+        for span in self._spans:
+            flat[span.start : span.stop].zero_()
         for message in self._everyone.chunk(self._link.size):
-            for run, (chosen, places) in zip(self._runs, self._split(message), strict=True):
+            for span, (chosen, places) in zip(self._spans, self._split(message), strict=True):
                 average = chosen.view(torch.float32) / self._link.size
-                flat[run.start : run.stop].index_add_(0, places, average)
+                flat[span.start : span.stop].index_add_(0, places, average)
 
     def messages(self) -> list[Message]:
         """A value and a place for each that is sent."""
         return [self._link.gather_message(self._message.nbytes)]
 
     def _split(self, message: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Values and places of each run."""
+        """Values and places of each span."""
         parts = message.split([count for k in self._counts for count in (k, k)])
         return list(zip(parts[::2], parts[1::2], strict=True))
 
@@ -99,7 +99,7 @@ def _pad_candidates(candidates: Tensor, count: int, length: int) -> Tensor:
 
 
 class RandomK(Method):
-    """Random-k sparsification: k = ratio * n values of every run, at the same places on all ranks, to be summed there.
+    """Random-k sparsification: k = ratio * n values of every span, at the same places on all ranks, to be summed there.
 
     The places of a step lie n / k apart, from a random first one on: each value is as likely as any other (systematic
     sampling). Without error feedback the values are scaled by n / k, and the average is without bias; with it what is
@@ -107,27 +107,27 @@ class RandomK(Method):
     """
 
     def __init__(self, inputs: MethodInput) -> None:
-        self._link, self._runs, self._index = inputs.link, inputs.partition.runs, inputs.content.index
-        self._counts = [sent_count(run.value, run.count) for run in self._runs]
+        self._link, self._spans, self._index = inputs.link, inputs.partition.spans, inputs.content.index
+        self._counts = [sent_count(span.value, span.count) for span in self._spans]
         self._message = inputs.content.flat.new_empty(sum(self._counts))
         self._steps = [
-            torch.arange(k, dtype=torch.float64, device=self._message.device) * (run.count / k)
-            for k, run in zip(self._counts, self._runs, strict=True)
+            torch.arange(k, dtype=torch.float64, device=self._message.device) * (span.count / k)
+            for k, span in zip(self._counts, self._spans, strict=True)
         ]
 
     def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
         """One all-reduce."""
         places = self._places(streams.shared(self._index))
         parts = self._message.split(self._counts)
-        for run, chosen, at in zip(self._runs, parts, places, strict=True):
-            torch.index_select(values[run.start : run.stop], 0, at, out=chosen)
+        for span, chosen, span_places in zip(self._spans, parts, places, strict=True):
+            torch.index_select(values[span.start : span.stop], 0, span_places, out=chosen)
             if values is flat:
-                chosen.mul_(run.count / len(at))
+                chosen.mul_(span.count / len(span_places))
             else:
-                values[run.start : run.stop].index_fill_(0, at, 0.0)
+                values[span.start : span.stop].index_fill_(0, span_places, 0.0)
         yield self._link.all_reduce(self._message.div_(self._link.size))
-        for run, chosen, at in zip(self._runs, parts, places, strict=True):
-            flat[run.start : run.stop].zero_().index_copy_(0, at, chosen)
+        for span, chosen, span_places in zip(self._spans, parts, places, strict=True):
+            flat[span.start : span.stop].zero_().index_copy_(0, span_places, chosen)
 
     def messages(self) -> list[Message]:
         """Values without places."""
@@ -135,10 +135,10 @@ class RandomK(Method):
 
     def _places(self, generator: torch.Generator) -> list[Tensor]:
         places = []
-        for run, steps in zip(self._runs, self._steps, strict=True):
+        for span, steps in zip(self._spans, self._steps, strict=True):
             first = torch.rand(1, dtype=torch.float64, generator=generator, device=steps.device)
-            apart = run.count / len(steps)
-            places.append((steps + first * apart).long().clamp_max_(run.count - 1))
+            apart = span.count / len(steps)
+            places.append((steps + first * apart).long().clamp_max_(span.count - 1))
         return places
 
 

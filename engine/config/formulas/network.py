@@ -84,8 +84,8 @@ class Shape:
         links = rate_words(rates[0]) if len(rates) == 1 else _join_words(map(rate_words, self.rates_kbit))
         between = f", {rate_words(self.between_kbit)} between islands" if apart else ""
         inside = f", second cards of {rate_words(self.inside_kbit)} inside of islands"
-        of = "links" if links == rate_words(0) else "links of"
-        return f"{several(self.hosts, 'hosts')}{islands}, {of} {links}{between}{inside if self.inside_kbit else ''}"
+        noun = "links" if links == rate_words(0) else "links of"
+        return f"{several(self.hosts, 'hosts')}{islands}, {noun} {links}{between}{inside if self.inside_kbit else ''}"
 
     def _by_host(self) -> list[int]:
         return [island for island, hosts in enumerate(self.islands) for _ in range(hosts)]
@@ -99,7 +99,7 @@ def shape_of(lab: Lab) -> Shape | None:
     """
     for problem in problems(lab):
         raise problem
-    if not lab.wanted:
+    if not lab.is_wanted:
         return None
     islands = _islands(lab)
     rates = lab.rates_mbit or [lab.rate_mbit] * len(islands)
@@ -108,7 +108,7 @@ def shape_of(lab: Lab) -> Shape | None:
 
 def problems(lab: Lab) -> Iterator[LayoutError]:
     """Everything that is wrong with the lab that a configuration asks for."""
-    if not lab.wanted:
+    if not lab.is_wanted:
         for name in lab.model_fields_set:
             if (value := getattr(lab, name)) is not None:
                 yield LayoutError(f"lab.{name}", value, "there is no lab; set lab.hosts, or leave it out")

@@ -12,9 +12,9 @@ from engine.config.environment import SECTION, VARIABLES
 from engine.config.knobs import conditions, suggestions
 from engine.config.knobs.communication import COMMUNICATION
 from engine.config.knobs.facts import ACTIVATIONS, TRAINER, Context, KnobFacts, Refusal, Values
+from engine.config.knobs.fixed_settings import EXTENT, SETTINGS, TIMEOUTS
 from engine.config.knobs.parallel import DERIVED, PARALLEL, PARALLEL_OF_SOME
 from engine.config.knobs.pipeline_stages import PIPELINE_STAGES
-from engine.config.knobs.settings import EXTENT, SETTINGS, TIMEOUTS
 from engine.config.knobs.training import LEARNING, MICRO_BATCH, OPTIMIZER, TRAINED_PARTS
 from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
@@ -54,7 +54,7 @@ KNOBS: dict[str, KnobFacts] = {
         refused={
             Context.OTHER_MODEL: Refusal(
                 "only the decoder's blocks are known before they run",
-                instead="give memory.block_actions instead",
+                remedy="give memory.block_actions instead",
             ),
             Context.FROZEN_MODEL: "a plan measures blocks that learn",
             Context.WHOLE_DOCUMENTS: "",
@@ -80,7 +80,7 @@ KNOBS: dict[str, KnobFacts] = {
         "Recompute",
         "recompute",
         always_in_label=True,
-        acts=conditions.says_one_for_all,
+        acts=conditions.treats_blocks_alike,
         neutral_default=True,
         searched_by_default=True,
         suggested=suggestions.recomputations,
@@ -180,7 +180,7 @@ KNOBS: dict[str, KnobFacts] = {
         refused={
             Context.OTHER_MODEL: Refusal(
                 "its matrices may be of any kind",
-                instead="set it to fp32: precision bf16 computes under autocast",
+                remedy="set it to fp32: precision bf16 computes under autocast",
             ),
             Context.FROZEN_MODEL: "frozen parameters are kept as they were saved",
             Context.EXPERT_SLOTS: "needs fp32 parameters",
@@ -325,19 +325,20 @@ def _loss_keys(*runs: Mapping[str, Any]) -> set[str]:
     return {key for values in runs for key in values if key in keys or key.startswith(_SECTIONS)}
 
 
-def loses_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def loses_alike(config: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether all that decides what is lost, and how, is the same: runs of one model on one text then learn alike."""
-    keys = _loss_keys(one, other)
-    return all(one.get(key) == other.get(key) for key in keys)
+    keys = _loss_keys(config, other)
+    return all(config.get(key) == other.get(key) for key in keys)
 
 
-def loses_as_much(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether ``one`` loses what ``other`` does or more: by the same methods, and where a knob ``loses_more`` towards
-    some values, turned at least as far.
+def loses_as_much(config: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether ``config`` loses what ``other`` does or more: by the same methods, and where a knob ``loses_more``
+    towards some values, turned at least as far.
     """
-    keys = _loss_keys(one, other)
+    keys = _loss_keys(config, other)
     return all(
-        one.get(key) == other.get(key) or _turned_further(key, one.get(key), other.get(key)) for key in keys
+        config.get(key) == other.get(key) or _turned_further(key, config.get(key), other.get(key))
+        for key in keys
     )
 
 
@@ -350,8 +351,8 @@ def _turned_further(key: str, value: Any, other: Any) -> bool:
 
 def exact_changes(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """What has to be set in a run's values to make it exact: ``usual`` values, where it has others."""
-    lost = _loss_keys(values)
-    keys = [key for key in values if key in lost and key in usual]
+    lossy_keys = _loss_keys(values)
+    keys = [key for key in values if key in lossy_keys and key in usual]
     return {key: usual[key] for key in keys if values[key] != usual[key]}
 
 
@@ -359,11 +360,11 @@ def arithmetic(values: Mapping[str, Any]) -> dict[str, Any]:
     """What two runs share of which one is the exact baseline of the other: all values but those that lose something,
     what is recorded and saved, and how long anybody waits.
     """
-    lost = _loss_keys(values)
+    lossy_keys = _loss_keys(values)
     return {
         key: value
         for key, value in values.items()
-        if key not in lost
+        if key not in lossy_keys
         and not key.startswith(("profile.", "checkpoint."))
         and not facts_of(key).outside_arithmetic
     }

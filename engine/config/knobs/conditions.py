@@ -78,7 +78,7 @@ def buckets(now: Values) -> bool:
     return reduces(now) and now["parallel.zero_stage"] < 2
 
 
-def says_one_for_all(now: Values) -> bool:
+def treats_blocks_alike(now: Values) -> bool:
     """Whether the same becomes of all blocks' activations."""
     return now["memory.block_actions"] is None and now["memory.budget_gib"] is None
 

@@ -62,13 +62,13 @@ class Context(Enum):
 class Refusal:
     """Why a key has to keep its default, where more than the reason is to be said.
 
-    ``legal`` values may be had beside it. ``instead`` says what to do, where that is not to take one of those. In
-    ``why`` and ``instead``, {value} is the refused value.
+    ``legal`` values may be had beside it. ``remedy`` says what to do, where that is not to take one of those. In
+    ``why`` and ``remedy``, {value} is the refused value.
     """
 
     why: str = ""
     legal: tuple[Any, ...] = ()
-    instead: str = ""
+    remedy: str = ""
 
 
 class Search(NamedTuple):

@@ -31,7 +31,7 @@ class Parameter:
         return math.prod(self.shape)
 
 
-class Traffic(NamedTuple):
+class WireInputs(NamedTuple):
     """What the bytes of a gradient depend on: a method's value, how many values share a scale, how many ranks share
     the gradient, and ``factors``: rows and columns of all matrices over their values.
     """
@@ -82,10 +82,10 @@ class CompressionMethod:
     #: The field of the section ``compression`` that holds its usual value, or that value itself.
     value: str | int
     #: S, in bytes per gradient value, so that of n ranks each sends 2 (n - 1) / n x S, as in a ring all-reduce.
-    wire_bytes: Callable[[Traffic], float]
+    wire_bytes: Callable[[WireInputs], float]
     #: Bytes per gradient value that its messages take on a rank. Not used under ZeRO: there a rank holds what it
     #: sends, and as much again that it receives.
-    message_bytes: Callable[[Traffic], float]
+    message_bytes: Callable[[WireInputs], float]
     #: The value that a plan may choose for each layer; None: no plan chooses.
     layer_value: LayerValue | None = None
     #: The ``LayerErrors`` in its module that tells what each such value would lose of a gradient; needed by plans.
@@ -179,12 +179,12 @@ def _no_factors(parameter: Parameter) -> str:
     return ""
 
 
-def bytes_per_value(traffic: Traffic) -> float:
+def bytes_per_value(traffic: WireInputs) -> float:
     """Of one value with its share of a scale."""
     return traffic.value / 8 + FP32_BYTES / traffic.bucket_values
 
 
-def _two_ways(traffic: Traffic) -> float:
+def _two_ways(traffic: WireInputs) -> float:
     """To all and from all; a share of the average, and what was left out of it."""
     coded = bytes_per_value(traffic)
     return 2 * coded + (coded + FP32_BYTES) / traffic.ranks
@@ -230,7 +230,7 @@ def _integers(bits: int, compared: bool = False) -> CompressionMethod:
     )
 
 
-def _factor_bytes(traffic: Traffic) -> float:
+def _factor_bytes(traffic: WireInputs) -> float:
     return FP32_BYTES * traffic.value * traffic.factors
 
 

@@ -28,10 +28,10 @@ def compression_problems(config: RunConfig) -> Iterator[LayoutError]:
     if method == "none":
         return
     if layout.inner == 1:
-        where = "with dp=1" if layout.data == 1 else "in replicas of one data rank"
+        place_text = "with dp=1" if layout.data == 1 else "in replicas of one data rank"
         other = "raise dp" if layout.data == 1 else "lower outer.replicas"
         yield LayoutError(
-            "compression.method", method, f"{where} no gradient is sent; set it to none or {other}"
+            "compression.method", method, f"{place_text} no gradient is sent; set it to none or {other}"
         )
     if config.parallel.zero_stage and not COMPRESSION_METHODS[method].one_way:
         yield LayoutError(
@@ -184,7 +184,7 @@ def _fragment_problems(config: RunConfig, layers: int | None) -> Iterator[Layout
 def network_problems(config: RunConfig) -> Iterator[LayoutError]:
     """Every broken rule about the networks that groups send over."""
     network, islands = config.network, config.network.island_devices
-    if config.lab.wanted:
+    if config.lab.is_wanted:
         yield from _lab_network_problems(config)
     elif network.inside is not None and islands is None:
         remedy = "nobody told which ranks are on one island; set network.island_devices, or leave it out"
@@ -205,8 +205,8 @@ def _lab_network_problems(config: RunConfig) -> Iterator[LayoutError]:
     legal = {"inside": [DATA, INSIDE] if second else [DATA], "between": [DATA]}
     for key, names in legal.items():
         if (name := getattr(network, key)) is not None and name not in names:
-            more = "" if second or key == "between" else "; lab.inside_mbit gives them a second card"
-            remedy = f"hosts of the lab reach each other there over {' or '.join(names)}{more}"
+            card_hint = "" if second or key == "between" else "; lab.inside_mbit gives them a second card"
+            remedy = f"hosts of the lab reach each other there over {' or '.join(names)}{card_hint}"
             yield LayoutError(f"network.{key}", name, remedy)
 
 

@@ -59,5 +59,7 @@ def _uneven_slices(config: RunConfig) -> Iterator[LayoutError]:
     parts = math.gcd(*slices.values())
     nearest = max(1, round(keep * parts)) / parts
     if abs(keep - nearest) > _ROUNDING:
-        of = " and ".join(f"{name} = {size}" for name, size in slices.items())
-        yield LayoutError(_SLICE, keep, f"of {of} it keeps no whole number; nearest legal: {nearest:.6g}")
+        sizes_text = " and ".join(f"{name} = {size}" for name, size in slices.items())
+        yield LayoutError(
+            _SLICE, keep, f"of {sizes_text} it keeps no whole number; nearest legal: {nearest:.6g}"
+        )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from engine.config.errors import written
+from engine.config.errors import value_text
 from engine.config.knobs.catalogue import KNOBS, default_of
 from engine.config.knobs.facts import Context, Refusal
 from engine.config.run_config import RunConfig
@@ -37,11 +37,11 @@ def refused_settings(config: RunConfig, context: Context) -> Iterator[RefusedSet
 
 
 def _describe(key: str, value: Any, refusal: Refusal) -> RefusedSetting:
-    choices = [written(value) for value in (default_of(key), *refusal.legal)]
+    choices = [value_text(value) for value in (default_of(key), *refusal.legal)]
     legal = " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]]))
     remedy, named = f"set it to {legal}", f"set {key} to {legal}"
     if default_of(key) is None:
         remedy, named = "leave it out", f"leave out {key}"
-    if refusal.instead:
-        remedy = named = refusal.instead.format(value=value)
+    if refusal.remedy:
+        remedy = named = refusal.remedy.format(value=value)
     return RefusedSetting(key, value, refusal.why.format(value=value), remedy, named)

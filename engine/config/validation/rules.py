@@ -102,18 +102,18 @@ def _placement_rules(config: RunConfig) -> Iterator[LayoutError]:
     placement, ranks = config.parallel.placement, layout_of(config).world_size
     if placement is None or sorted(placement) == list(range(ranks)):
         return
-    twice = next((device for device, times in Counter(placement).items() if times > 1), None)
+    repeated = next((device for device, times in Counter(placement).items() if times > 1), None)
     if len(placement) != ranks:
         problem = f"places {several(len(placement), 'ranks')}, and this layout has {ranks:,}"
-    elif twice is not None:
-        problem = f"device {twice} is given to more than one rank"
+    elif repeated is not None:
+        problem = f"device {repeated} is given to more than one rank"
     else:
         problem = f"there is no device {max(placement)}"
-    shown = placement if len(placement) <= _SHOWN_DEVICES else f"{str(placement[:_SHOWN_DEVICES])[:-1]}, ...]"
+    value = placement if len(placement) <= _SHOWN_DEVICES else f"{str(placement[:_SHOWN_DEVICES])[:-1]}, ...]"
     choices = f"0 to {ranks - 1}" if ranks > 1 else "0"
     yield LayoutError(
         "parallel.placement",
-        shown,
+        value,
         f"{problem}; give each of {choices} once, one device a rank, or leave it out",
     )
 
@@ -148,9 +148,9 @@ def _replication_rules(config: RunConfig) -> Iterator[LayoutError]:
     parts, key = config.parallel.tp_replicated, "parallel.tp_replicated"
     if not parts:
         return
-    twice = next((part for part, times in Counter(parts).items() if times > 1), None)
-    if twice is not None:
-        yield LayoutError(key, parts, f"names {twice} twice; name each part once")
+    repeated = next((part for part, times in Counter(parts).items() if times > 1), None)
+    if repeated is not None:
+        yield LayoutError(key, parts, f"names {repeated} twice; name each part once")
     if config.model.experts is not None and {"gate_up", "down"} & set(parts):
         yield LayoutError(key, parts, "experts take the place of gate_up and down; leave them out")
     if config.model.tied_embeddings and ("embedding" in parts) != ("head" in parts):
@@ -403,7 +403,7 @@ def _validation_rules(config: RunConfig) -> Iterator[LayoutError]:
 def _lab_rules(config: RunConfig) -> Iterator[LayoutError]:
     problems, ranks = list(network.problems(config.lab)), layout_of(config).world_size
     yield from problems
-    if problems or not config.lab.wanted:
+    if problems or not config.lab.is_wanted:
         return
     shape = network.shape_of(config.lab)
     if shape is not None and ranks % shape.hosts:

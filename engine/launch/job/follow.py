@@ -54,12 +54,12 @@ class JobResult:
 
 @dataclass(slots=True)
 class Watcher:
-    """Who runs a job. ``asked`` names the signal that asks for its end, or is empty.
+    """Who runs a job. ``stop_signal`` names the signal that asks for its end, or is empty.
 
     A KeyboardInterrupt from it ends the job at once. ``say`` is told what a person should know.
     """
 
-    asked: Callable[[], str]
+    stop_signal: Callable[[], str]
     say: Callable[[str], None]
     #: Where the job's output goes, as it comes.
     outputs: Sequence[IO[bytes]] = field(default_factory=lambda: (sys.stdout.buffer, sys.stderr.buffer))
@@ -133,8 +133,8 @@ class _JobMonitor:
         """Until the command has ended; its code, negative for a signal."""
         try:
             with contextlib.ExitStack() as stack:
-                for shown in self._shown:
-                    stack.enter_context(shown)
+                for display in self._shown:
+                    stack.enter_context(display)
                 while (code := self._process.poll()) is None:
                     self._look()
                     if signal_name := self._requested_signal():
@@ -206,7 +206,7 @@ class _JobMonitor:
                 self._page = Progress(self._folder)
                 self._orders = OrderQueue(self._folder, self._page)
         if self._orders is not None:
-            self._orders.pass_on()
+            self._orders.forward_orders()
 
     def _note_what_is_missing(self) -> None:
         if not self._ranks.seats and not (self._folder / NOT_RECORDED).exists():
@@ -228,7 +228,7 @@ class _JobMonitor:
                 run_folder.update_job(self._folder, notes=self._notes)
 
     def _requested_signal(self) -> str:
-        return self._watcher.asked() or ("SIGINT" if stop_commanded(self._folder) else "")
+        return self._watcher.stop_signal() or ("SIGINT" if stop_commanded(self._folder) else "")
 
     def _stop(self, name: str) -> int:
         """Ask the job's group to end, wait, and kill what is left of it; ranks of torchrun have groups of their own."""

@@ -168,16 +168,18 @@ def _core_commands(islands: int) -> list[str]:
 
 
 def _interfaces(namespace: str) -> list[dict[str, str]]:
-    done = subprocess.run(
+    process = subprocess.run(
         ["ip", "-n", namespace, "-json", "link", "show"], capture_output=True, text=True, check=False
     )
-    rows: list[dict[str, str]] = json.loads(done.stdout or "[]") if not done.returncode else []
+    rows: list[dict[str, str]] = json.loads(process.stdout or "[]") if not process.returncode else []
     return rows
 
 
 def _run(command: list[str], lines: list[str], check: bool = True) -> None:
     text = "\n".join(lines) + "\n"
-    done = subprocess.run([*command, "-batch", "-"], input=text, capture_output=True, text=True, check=False)
-    if check and done.returncode:
-        reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+    process = subprocess.run(
+        [*command, "-batch", "-"], input=text, capture_output=True, text=True, check=False
+    )
+    if check and process.returncode:
+        reason = " ".join(process.stderr.split()) or f"exit code {process.returncode}"
         raise LabError(f"the lab could not be set up: {' '.join(command)}: {reason}")

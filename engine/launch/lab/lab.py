@@ -35,13 +35,13 @@ _serials = itertools.count()
 class Lab:
     """Hosts that stand or will stand.
 
-    ``pid`` and ``started`` (clock ticks after boot) are its owner; a kept lab has pid 0 and no owner. ``serial`` tells
-    the labs of one owner apart.
+    ``pid`` and ``start_ticks`` (clock ticks after boot) are its owner; a kept lab has pid 0 and no owner. ``serial``
+    tells the labs of one owner apart.
     """
 
     shape: Shape
     pid: int = 0
-    started: int = 0
+    start_ticks: int = 0
     serial: int = 0
 
     @property
@@ -52,7 +52,7 @@ class Lab:
     @property
     def deserted(self) -> bool:
         """Whether it had an owner that is gone."""
-        return not self.is_lasting and _start_ticks(self.pid) != self.started
+        return not self.is_lasting and _start_ticks(self.pid) != self.start_ticks
 
     @property
     def switch(self) -> str:
@@ -123,13 +123,13 @@ class Lab:
         return {path.name for path in netns.FOLDER.glob(self._name("*"))}
 
     def _name(self, member: str) -> str:
-        return f"workbench-lab-{self.pid}-{self.started}-{self.serial}-{self.shape.code()}-{member}"
+        return f"workbench-lab-{self.pid}-{self.start_ticks}-{self.serial}-{self.shape.code()}-{member}"
 
 
 def make_process_lab(shape: Shape) -> Lab:
     """A new lab of this process, not yet set up."""
     pid = os.getpid()
-    return replace(make_lasting_lab(shape), pid=pid, started=_start_ticks(pid), serial=next(_serials))
+    return replace(make_lasting_lab(shape), pid=pid, start_ticks=_start_ticks(pid), serial=next(_serials))
 
 
 def make_lasting_lab(shape: Shape) -> Lab:
@@ -153,7 +153,7 @@ def require(wanted: sections.Lab) -> None:
     Raises:
         InputError: it cannot be, with the reason and what to do.
     """
-    if wanted.wanted:
+    if wanted.is_wanted:
         name = "islands" if wanted.hosts is None else "hosts"
         require_means(f"lab.{name}", getattr(wanted, name))
 

@@ -96,8 +96,8 @@ def describe_down_links(links: Iterable[Link], ranks_of: Sequence[Sequence[int]]
     lines = []
     for link in links:
         ranks = [rank for host in link.hosts for rank in ranks_of[host]]
-        many = "ranks" if len(ranks) > 1 else "rank"
-        lines.append(f"the link of lab {link.name} ({many} {', '.join(map(str, ranks))}) is down")
+        noun = "ranks" if len(ranks) > 1 else "rank"
+        lines.append(f"the link of lab {link.name} ({noun} {', '.join(map(str, ranks))}) is down")
     return "; ".join(lines)
 
 

@@ -48,8 +48,8 @@ def measure(links: Sequence[Link]) -> dict[Link, Rates]:
         LabError: a link does not carry its rate within 5 %, also when it is measured again, alone.
     """
     measured: dict[Link, Rates] = {}
-    for together in _batches([link for link in links if link.rate_kbit]):
-        measured |= _both_ways(together)
+    for link_batch in _batches([link for link in links if link.rate_kbit]):
+        measured |= _both_ways(link_batch)
     for link in measured:
         measured[link] = _remeasure(link, measured[link])
         if _deviation(link, measured[link]) > TOLERANCE:

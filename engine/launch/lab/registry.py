@@ -17,7 +17,7 @@ from engine.launch.lab.lab import Lab
 from engine.launch.lab.links import End
 from engine.run import netns, run_folder
 from profilers.system import procfs
-from profilers.system.procfs import Traffic
+from profilers.system.procfs import InterfaceCounters
 
 _LOCK = netns.FOLDER.parent / "workbench-lab.lock"
 _RANK_LOG = re.compile(rf"(.+)/{run_folder.LOGS}/rank-(\d+)\.log")
@@ -38,10 +38,10 @@ def list_labs() -> list[Lab]:
 
 def sweep() -> list[Lab]:
     """Remove the labs whose owners are gone, and tell which they were."""
-    gone = [lab for lab in list_labs() if lab.deserted]
-    for deserted in gone:
+    deserted_labs = [lab for lab in list_labs() if lab.deserted]
+    for deserted in deserted_labs:
         deserted.tear_down()
-    return gone
+    return deserted_labs
 
 
 def keep(shape: Shape) -> Lab:
@@ -52,17 +52,17 @@ def keep(shape: Shape) -> Lab:
     """
     with _registry_lock():
         sweep()
-        made = lab.make_lasting_lab(shape)
-        if not made.complete:
-            lock = _lock(made)
+        new_lab = lab.make_lasting_lab(shape)
+        if not new_lab.complete:
+            lock = _lock(new_lab)
             if lock is None:
                 raise LabError(
                     f"the lab of {shape} has a link that is down, and a run uses it; stop that run"
                 )
-            made.tear_down()
+            new_lab.tear_down()
             os.close(lock)
-            made.set_up()
-    return made
+            new_lab.set_up()
+    return new_lab
 
 
 def take_down() -> tuple[list[Lab], list[Lab]]:
@@ -87,7 +87,7 @@ def hold(lasting: Lab) -> int | None:
     return _lock(lasting)
 
 
-def traffic(end: End) -> Traffic | None:
+def traffic(end: End) -> InterfaceCounters | None:
     """Counters of an end of a link since it came up; None if it is not there."""
     namespace, interface = end
     try:

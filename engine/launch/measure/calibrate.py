@@ -78,11 +78,11 @@ class Ranks:
             worker.kill()
 
     def _start(self, seat: RankSetup) -> Worker:
-        tasks, theirs = self._context.Pipe()
+        tasks, rank_end = self._context.Pipe()
         their_lifeline, lifeline = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=serve, args=(seat, theirs, their_lifeline), daemon=True)
+        process = self._context.Process(target=serve, args=(seat, rank_end, their_lifeline), daemon=True)
         begin(process)
-        theirs.close()
+        rank_end.close()
         their_lifeline.close()
         return Worker(process, tasks, lifeline)
 

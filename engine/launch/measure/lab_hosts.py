@@ -69,12 +69,12 @@ def _setup_counter(tell: Callable[[Progress], None], total: int) -> Callable[[st
 
 
 def _start(context: Any, rank: int, world_size: int, namespace: str, place: RankHosts) -> Worker:
-    answers, theirs = context.Pipe()
+    answers, host_end = context.Pipe()
     their_lifeline, lifeline = context.Pipe(duplex=False)
     seat = (rank, world_size, namespace, place.store_address, place.store.port)
-    process = context.Process(target=_serve, args=(seat, theirs, their_lifeline), daemon=True)
+    process = context.Process(target=_serve, args=(seat, host_end, their_lifeline), daemon=True)
     begin(process)
-    theirs.close()
+    host_end.close()
     their_lifeline.close()
     return Worker(process, answers, lifeline, namespace)
 

@@ -190,13 +190,13 @@ def host_links(
     key: str, hosts: Sequence[str], matrices: tuple[list[list[float]], ...], backend: str, seconds: float
 ) -> HostLinks:
     """What :func:`measure` found, as it is kept."""
-    alphas, rates, together = matrices
+    alphas, rates, joint_rates = matrices
     return HostLinks(
         key,
         tuple(hosts),
         tuple(map(tuple, alphas)),
         tuple(map(tuple, rates)),
-        tuple(rate or None for rate in together[0]),
+        tuple(rate or None for rate in joint_rates[0]),
         backend,
         time.time(),
         seconds,

@@ -176,9 +176,9 @@ def measure(plan: CurvePlan, timed: Timed, should_stop: Callable[[], bool]) -> t
     seconds: dict[Size, list[float]] = {estimate.size: [] for estimate in tried}
     order = random.Random(plan.label)
     latest = dict(tried)
-    for done in range(_MOST):
+    for rounds in range(_MOST):
         late = time.monotonic() - deadline
-        if late > 0 and (done >= _LEAST or (late > plan.seconds / 2 and done)):
+        if late > 0 and (rounds >= _LEAST or (late > plan.seconds / 2 and rounds)):
             break
         for size in order.sample(list(seconds), len(seconds)):
             latest[size] = checked(size.value, _calls(window, latest[size]))

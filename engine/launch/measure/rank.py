@@ -60,13 +60,13 @@ def seconds_of(work: Work, cell: Cell, device: torch.device, channel: Channel | 
     if channel is not None:
         channel.all_reduce(torch.zeros(1, device=device))
     _wait_for(device)
-    done, begin = 0, time.perf_counter()
-    while done < cell.calls and (channel or done == 0 or time.perf_counter() - begin < _LONGEST_SECONDS):
+    calls, begin = 0, time.perf_counter()
+    while calls < cell.calls and (channel or calls == 0 or time.perf_counter() - begin < _LONGEST_SECONDS):
         work()
-        done += 1
+        calls += 1
     _wait_for(device)
     ways = 2 if is_message(cell.name) else 1
-    return (time.perf_counter() - begin) / (done * ways)
+    return (time.perf_counter() - begin) / (calls * ways)
 
 
 def _wait_for(device: torch.device) -> None:

@@ -37,16 +37,16 @@ class Routing:
     """The decision for [tokens]: softmax over experts, the ``top_k`` experts best first, and their weights."""
 
     probabilities: Tensor  #: fp32 [tokens, experts]
-    chosen: Tensor  #: int64 [tokens, top_k]
+    experts: Tensor  #: int64 [tokens, top_k]
     weights: Tensor  #: fp32 [tokens, top_k]
 
     def counts(self) -> Tensor:
         """Choices that fall on each expert, int64 [experts]."""
-        return count(self.chosen.flatten(), self.probabilities.shape[1])
+        return count(self.experts.flatten(), self.probabilities.shape[1])
 
     def first(self, tokens: int) -> Routing:
         """Of so many tokens."""
-        return Routing(self.probabilities[:tokens], self.chosen[:tokens], self.weights[:tokens])
+        return Routing(self.probabilities[:tokens], self.experts[:tokens], self.weights[:tokens])
 
 
 class Router(nn.Module):
@@ -164,7 +164,7 @@ class MixtureReport:
     bucketed: Tensor | None = None
 
     @property
-    def dropped(self) -> Tensor | None:
+    def dropped_share(self) -> Tensor | None:
         """Share of all choices that found no slot, fp32 scalar; None without a capacity."""
         if self.dropped_per_expert is None:
             return None
@@ -280,9 +280,9 @@ class Mixture(nn.Module):
         ranks = 1 if groups is None else int(groups.max()) + 1
         capacity = self.shape.capacity(tokens.shape[0] // ranks)
         if capacity is None:
-            placement = place_sorted(routing.chosen)
+            placement = place_sorted(routing.experts)
             return placement, self._run_sorted(spread_tokens(tokens, placement), counts)
-        placement = place_padded(routing.chosen, self.shape.experts, capacity, groups)
+        placement = place_padded(routing.experts, self.shape.experts, capacity, groups)
         slots = spread_tokens(tokens, placement).unflatten(0, (self.shape.experts, -1))
         return placement, self.axis.run_padded(slots, self._experts).flatten(0, 1)
 

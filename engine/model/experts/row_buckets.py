@@ -34,11 +34,11 @@ _DRAWN = 2411_08446
 
 
 class Buckets(NamedTuple):
-    """``of`` int64 [rows] is each row's bucket; they are numbered in the order of their first rows, so by expert.
-    ``order`` int64 [rows] has the rows bucket by bucket, and ``sizes`` int64 [buckets] how many each has.
+    """``bucket_of_row`` int64 [rows] is each row's bucket; they are numbered in the order of their first rows, so by
+    expert. ``order`` int64 [rows] has the rows bucket by bucket, and ``sizes`` int64 [buckets] how many each has.
     """
 
-    of: Tensor
+    bucket_of_row: Tensor
     order: Tensor
     sizes: Tensor
 
@@ -53,7 +53,7 @@ class Buckets(NamedTuple):
 
     def distances(self, rows: Tensor, means: Tensor) -> Tensor:
         """Of the rows from the means of their buckets, fp32 [rows, width]."""
-        return rows.float() - means.float()[self.of]
+        return rows.float() - means.float()[self.bucket_of_row]
 
 
 def directions(width: int, seed: int) -> Tensor:
@@ -79,16 +79,16 @@ def bucket_rows(rows: Tensor, counts: Tensor, into: int, turned: Tensor) -> tupl
     key, order = _keys(places, expert).sort(stable=True)
     splits = _splits(key, places[order])[:into]
     starts = torch.zeros_like(number).index_fill_(0, splits, 1)
-    of = torch.empty_like(number)
-    of[order] = starts.cumsum(0) - 1
-    first = number.new_full((into,), len(rows)).scatter_reduce_(0, of, number, "amin")
+    bucket_of_row = torch.empty_like(number)
+    bucket_of_row[order] = starts.cumsum(0) - 1
+    first = number.new_full((into,), len(rows)).scatter_reduce_(0, bucket_of_row, number, "amin")
     by_first = first.argsort()
     renumbered = torch.empty_like(by_first)
     renumbered[by_first] = torch.arange(into, device=rows.device)
-    of = renumbered[of]
-    sizes = torch.zeros_like(by_first).scatter_add_(0, of, torch.ones_like(of))
+    bucket_of_row = renumbered[bucket_of_row]
+    sizes = torch.zeros_like(by_first).scatter_add_(0, bucket_of_row, torch.ones_like(bucket_of_row))
     own_counts = torch.zeros_like(counts).scatter_add_(0, expert[first], torch.ones_like(first))
-    return Buckets(of, of.argsort(stable=True), sizes), own_counts
+    return Buckets(bucket_of_row, bucket_of_row.argsort(stable=True), sizes), own_counts
 
 
 def _keys(places: Tensor, expert: Tensor) -> Tensor:
@@ -195,7 +195,12 @@ class _Means(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         buckets = Buckets(*ctx.saved_tensors)
-        return (gradient / buckets.sizes.unsqueeze(1)).to(gradient.dtype)[buckets.of], None, None, None
+        return (
+            (gradient / buckets.sizes.unsqueeze(1)).to(gradient.dtype)[buckets.bucket_of_row],
+            None,
+            None,
+            None,
+        )
 
 
 class _ExpandBuckets(torch.autograd.Function):

@@ -53,7 +53,7 @@ class ExpertCache:
     def __contains__(self, key: Key) -> bool:
         return key in self._slot
 
-    def chose(self, layer: int, keys: Sequence[Key], trains: bool) -> None:
+    def note_choices(self, layer: int, keys: Sequence[Key], trains: bool) -> None:
         """The gate has chosen, and these are asked for now; if it ``trains``, once more in a backward."""
         self._forwards[layer] = self._forwards[layer] * _FADES + 1.0
         for key in [chosen_key for chosen_key in self._counts if chosen_key[0] == layer]:
@@ -195,7 +195,7 @@ class ExpertSlots:
     def chosen_experts(self, layer: int, sizes: Sequence[int], trains: bool) -> list[Key]:
         """The experts that the gate has chosen, in order."""
         self._chosen[layer] = [(layer, expert) for expert, size in enumerate(sizes) if size]
-        self._cache.chose(layer, self._chosen[layer], trains)
+        self._cache.note_choices(layer, self._chosen[layer], trains)
         return self._chosen[layer]
 
     def next_backward_experts(self, layer: int) -> list[Key]:

@@ -76,20 +76,20 @@ def _check_workload(config: RunConfig, result: object) -> Workload:
 def _factory(spec: str) -> Any:
     """The function that ``MODULE:NAME`` or ``FILE.py:NAME`` names."""
     place = f"{SHIPPED[spec].module}:workload" if spec in SHIPPED else spec
-    where, _, name = place.rpartition(":")
+    origin, _, name = place.rpartition(":")
     try:
-        module = _from_file(Path(where)) if where.endswith(".py") else _import_module(where)
+        module = _from_file(Path(origin)) if origin.endswith(".py") else _import_module(origin)
     except InputError:
         raise
     except Exception as error:
-        raise InputError(FIELD, spec, f"{where} cannot be imported: {exception_line(error)}") from error
+        raise InputError(FIELD, spec, f"{origin} cannot be imported: {exception_line(error)}") from error
     factory = getattr(module, name, None)
     if factory is None:
         factories = [
             key for key, value in vars(module).items()
             if callable(value) and getattr(value, "__module__", "") == module.__name__
         ]  # fmt: skip
-        remedy = f"{where} has no {name}; functions and classes of its own: {', '.join(factories) or 'none'}"
+        remedy = f"{origin} has no {name}; functions and classes of its own: {', '.join(factories) or 'none'}"
         raise InputError(FIELD, spec, remedy)
     if not callable(factory):
         raise InputError(FIELD, spec, f"{name} is {type(factory).__name__}, not a function")
@@ -109,9 +109,9 @@ def _from_file(path: Path) -> ModuleType:
     """A file as a module; what lies beside it can be imported from it."""
     if not path.is_file():
         raise InputError(FIELD, str(path), "no such file")
-    beside = str(path.absolute().parent)
-    if beside not in sys.path:
-        sys.path.append(beside)
+    folder = str(path.absolute().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
     name = f"workload_{abs(hash(str(path.absolute()))):x}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None

@@ -65,8 +65,8 @@ def _places_width(blueprint: ListedBlueprint) -> tuple[int, int] | None:
     if _why_no_shapes(blueprint):
         return None
     shapes = set(blueprint.shapes(1))
-    alike = len(shapes) == 1 and all(len(shape) == 3 for shape in shapes)
-    return next((shape[1], shape[2]) for shape in shapes) if alike else None
+    is_common_shape = len(shapes) == 1 and all(len(shape) == 3 for shape in shapes)
+    return next((shape[1], shape[2]) for shape in shapes) if is_common_shape else None
 
 
 def _why_no_shapes(blueprint: ListedBlueprint) -> str:

@@ -102,9 +102,9 @@ class Weights(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         from safetensors import safe_open
 
-        theirs = their_name(name)
-        with safe_open(self.folder / self.files[theirs], framework="pt") as opened:
-            values: Tensor = opened.get_tensor(theirs)
+        stored_name = their_name(name)
+        with safe_open(self.folder / self.files[stored_name], framework="pt") as opened:
+            values: Tensor = opened.get_tensor(stored_name)
         return values.float()
 
     def __iter__(self) -> Iterator[str]:

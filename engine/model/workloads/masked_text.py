@@ -98,7 +98,7 @@ class MaskedWindows:
     """
 
     corpus: Corpus
-    asked: int
+    places_per_window: int
     seed: int
 
     def training(self, first: int, count: int) -> tuple[Tokens, Tokens]:
@@ -113,9 +113,12 @@ class MaskedWindows:
         inputs, targets = windows.copy(), np.full_like(windows, IGNORED)
         for row in range(len(windows)):
             drawn = np.random.default_rng([self.seed, first + row])
-            places = drawn.permutation(windows.shape[1])[: self.asked]
+            places = drawn.permutation(windows.shape[1])[: self.places_per_window]
             targets[row, places] = windows[row, places]
-            kind, other = drawn.random(self.asked), drawn.integers(0, MASK, self.asked)
-            shown = np.where(kind < _MASKED + _REPLACED, other, windows[row, places])
-            inputs[row, places] = np.where(kind < _MASKED, MASK, shown)
+            kind, other = (
+                drawn.random(self.places_per_window),
+                drawn.integers(0, MASK, self.places_per_window),
+            )
+            tokens = np.where(kind < _MASKED + _REPLACED, other, windows[row, places])
+            inputs[row, places] = np.where(kind < _MASKED, MASK, tokens)
         return inputs, targets

@@ -117,8 +117,8 @@ class ListedStage(Stage):
     def _step(self, block: nn.Module, forgets: bool) -> Callable[[Tensor, Tensor | None], Tensor]:
         def step(x: Tensor, _: Tensor | None) -> Tensor:
             # Whatever is random in it has to be drawn alike again.
-            again = forgets and torch.is_grad_enabled()
-            out: Tensor = checkpoint(block, x, use_reentrant=False) if again else block(x)
+            recomputes = forgets and torch.is_grad_enabled()
+            out: Tensor = checkpoint(block, x, use_reentrant=False) if recomputes else block(x)
             return out
 
         return step
@@ -354,9 +354,9 @@ def _problems(name: str, module: nn.Module, own_step: bool) -> Iterator[str]:
             yield f"{name}.{parameter_name} is a single number, which cannot be sharded; give it the shape [1]"
     for parameter_name, child in module.named_modules():
         if isinstance(child, _BATCH_NORMS):
-            where = f"{name}.{parameter_name}".rstrip(".")
+            place = f"{name}.{parameter_name}".rstrip(".")
             yield (
-                f"{where} averages over a micro-batch, which another layout would cut another way; "
+                f"{place} averages over a micro-batch, which another layout would cut another way; "
                 "take a LayerNorm or GroupNorm"
             )
 

@@ -42,9 +42,9 @@ class TaskTexts:
         places = [divmod(position, ends[-1]) for position in range(first, first + count)]
         pieces = []
         for (step, task), members in groupby(places, lambda place: (place[0], bisect_right(ends, place[1]))):
-            at = [place for _, place in members]
-            index = step * self.batches[task] + at[0] - (ends[task] - self.batches[task])
-            pieces.append(draw(self.corpora[task], index, len(at)))
+            rows = [place for _, place in members]
+            index = step * self.batches[task] + rows[0] - (ends[task] - self.batches[task])
+            pieces.append(draw(self.corpora[task], index, len(rows)))
         return np.concatenate(pieces)
 
 

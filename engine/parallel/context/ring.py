@@ -117,8 +117,8 @@ class _Ring(torch.autograd.Function):
         log_sum: Tensor
         for source, (keys, values) in _ring_blocks(channel, home):
             rows, columns, causal = visible(channel.rank, source, chunk)
-            mine = query[:, :, rows], keys[:, :, columns], values[:, :, columns]
-            block_out, block_log_sum = kernel.attend(*mine, causal)
+            blocks = query[:, :, rows], keys[:, :, columns], values[:, :, columns]
+            block_out, block_log_sum = kernel.attend(*blocks, causal)
             if source == channel.rank:
                 out, log_sum = block_out.to(accumulation_dtype(query.dtype)), block_log_sum
             else:
@@ -158,8 +158,8 @@ def _ring_gradients(
     hop: Hop | None = None
     for source, (keys, values) in _ring_blocks(channel, home):
         rows, columns, causal = visible(channel.rank, source, chunk)
-        mine = gradient[:, :, rows], query[:, :, rows], keys[:, :, columns], values[:, :, columns]
-        parts = kernel.gradients(*mine, out[:, :, rows], log_sum[:, :, rows], causal)
+        blocks = gradient[:, :, rows], query[:, :, rows], keys[:, :, columns], values[:, :, columns]
+        parts = kernel.gradients(*blocks, out[:, :, rows], log_sum[:, :, rows], causal)
         if source == channel.rank:
             of_query, of_home = parts[0].to(wide), torch.stack(parts[1:]).to(wide)
             continue

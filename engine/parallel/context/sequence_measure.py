@@ -122,7 +122,7 @@ def _begin(rank: RankContext, model: Decoder, degree: int, count: int, length: i
     axis = model.context
     assert isinstance(axis, DocumentAttention)
     rank_tokens = count * length // degree
-    place = rank.groups.at.dp % degree
+    place = rank.groups.coordinates.dp % degree
     axis.begin(degree, [length] * count)
     places = (
         torch.arange(length).repeat(count)[place * rank_tokens : (place + 1) * rank_tokens].to(rank.device)
@@ -158,14 +158,14 @@ def shapes_of(degree: int, longest: int, most: int) -> list[tuple[int, int, int]
     return [(degree, *part) for part in dict.fromkeys(fitting)]
 
 
-def _means(rank: RankContext, mine: list[float]) -> list[float]:
+def _means(rank: RankContext, own_means: list[float]) -> list[float]:
     """Over ranks: of the same numbers in the same order on each."""
     if rank.groups.data is None:
-        return mine
+        return own_means
     with pause_recording():
-        row = torch.tensor([mine], dtype=torch.float64, device=rank.device)
+        row = torch.tensor([own_means], dtype=torch.float64, device=rank.device)
         rows = host_values.numbers(Channel(rank.groups.data, rank.device).all_gather(row))
-    return [sum(of) / len(of) for of in zip(*rows, strict=True)]
+    return [sum(column) / len(column) for column in zip(*rows, strict=True)]
 
 
 def _meet(rank: RankContext) -> None:

@@ -163,7 +163,8 @@ def solve_program(
             documents[group] += of_bucket[: counts[bucket]]
             of_bucket = of_bucket[counts[bucket] :]
     groups = [
-        SequenceGroup(degree, tuple(sorted(of))) for (degree, _), of in zip(solution, documents, strict=True)
+        SequenceGroup(degree, tuple(sorted(part)))
+        for (degree, _), part in zip(solution, documents, strict=True)
     ]
     groups.sort(key=lambda group: -group.degree)
     better = slowest(lengths, groups, costs) < slowest(lengths, heuristic, costs)
@@ -231,7 +232,9 @@ def _assign_documents(
         seconds[place], room[place] = end, room[place] - length
         documents[place].append(document)
     return [
-        SequenceGroup(degree, tuple(sorted(of))) for degree, of in zip(degrees, documents, strict=True) if of
+        SequenceGroup(degree, tuple(sorted(part)))
+        for degree, part in zip(degrees, documents, strict=True)
+        if part
     ]
 
 
@@ -286,8 +289,8 @@ def _solve(
     everything = sum(size for _, size in buckets)
     for group, degree in enumerate(groups):
         variables_of_group, used = range(group * wide, (group + 1) * wide), uses + group
-        of = [costs.document(length, degree) / bound for length, _ in buckets]
-        times = dict(zip(variables_of_group, of, strict=True)) | {
+        document_seconds = [costs.document(length, degree) / bound for length, _ in buckets]
+        times = dict(zip(variables_of_group, document_seconds, strict=True)) | {
             used: costs.base_seconds(degree) / bound,
             variables - 1: -1.0,
         }
@@ -311,9 +314,7 @@ def _solve(
     if solution.x is None:
         return None, certain
     counts = np.rint(solution.x[:uses]).astype(int).reshape(len(groups), wide)
-    dealt = [
-        (degree, list(map(int, mine))) for degree, mine in zip(groups, counts, strict=True) if mine.any()
-    ]
+    dealt = [(degree, list(map(int, use))) for degree, use in zip(groups, counts, strict=True) if use.any()]
     return dealt, certain
 
 

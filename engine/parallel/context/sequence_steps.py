@@ -70,9 +70,11 @@ def share_of(documents: Sequence[Tensor], degree: int, place: int) -> Share:
     lengths += [padding] if padding else []
     places = torch.cat([torch.arange(length) for length in lengths])
     rank_tokens = len(inputs) // degree
-    mine = slice(place * rank_tokens, (place + 1) * rank_tokens)
+    own_range = slice(place * rank_tokens, (place + 1) * rank_tokens)
     real_here = max(0, min(rank_tokens, real - place * rank_tokens))
-    return Share(inputs[None, mine], targets[None, mine], places[mine], tuple(lengths), real_here)
+    return Share(
+        inputs[None, own_range], targets[None, own_range], places[own_range], tuple(lengths), real_here
+    )
 
 
 def my_group(groups: Sequence[SequenceGroup], rank: int) -> tuple[int, SequenceGroup, int]:
@@ -151,13 +153,13 @@ class DocumentSteps:
         costs = replace(self._costs, factors=dict(batch.plan.factors))
         self.tokens, parts = 0, batch.plan.micro_batches
         for place, groups in enumerate(parts):
-            number, group, mine = self._begin(groups, batch.numbers, batch.tokens)
+            number, group, share = self._begin(groups, batch.numbers, batch.tokens)
             began = self._now()
-            loss = self._forward(mine, batch.tokens)
+            loss = self._forward(share, batch.tokens)
             with self._rank.timer.phase("backward"):
                 self._replica.backward(loss, None, last=place == len(parts) - 1)
             losses.append(loss.detach())
-            self.tokens += mine.real
+            self.tokens += share.real
             lengths = [self._documents.length(batch.numbers[document]) for document in group.documents]
             planned = costs.group(lengths, group.degree) if lengths else 0.0
             row = [number, group.degree, len(lengths), sum(lengths), planned, self._now() - began]
@@ -175,8 +177,8 @@ class DocumentSteps:
         plan, tokens, total = self._by_hand(numbers), self._tokens(numbers), 0.0
         with torch.no_grad():
             for groups in plan.micro_batches:
-                _, _, mine = self._begin(groups, numbers, tokens)
-                total += host_values.number(self._forward(mine, tokens))
+                _, _, share = self._begin(groups, numbers, tokens)
+                total += host_values.number(self._forward(share, tokens))
         return total, None
 
     def close(self) -> None:
@@ -190,24 +192,24 @@ class DocumentSteps:
         """The next forward is of this rank's share, of a step of so many tokens: the number of its group, the group and
         the share.
         """
-        number, group, place = my_group(groups, self._rank.groups.at.dp)
+        number, group, place = my_group(groups, self._rank.groups.coordinates.dp)
         documents = [
             torch.from_numpy(self._documents.tokens(numbers[document])) for document in group.documents
         ]
-        mine = share_of(documents, group.degree, place)
+        share = share_of(documents, group.degree, place)
         device = self._rank.device
-        self._axis.begin(group.degree, mine.lengths)
-        self._model.read_at(mine.places.to(device), Text(mine.real, tokens / self._ranks.count))
-        return number, group, mine._replace(inputs=mine.inputs.to(device), targets=mine.targets.to(device))
+        self._axis.begin(group.degree, share.lengths)
+        self._model.read_at(share.places.to(device), Text(share.real, tokens / self._ranks.count))
+        return number, group, share._replace(inputs=share.inputs.to(device), targets=share.targets.to(device))
 
-    def _forward(self, mine: Share, tokens: int) -> Tensor:
+    def _forward(self, share: Share, tokens: int) -> Tensor:
         """Averaged over ranks it is the sum over this micro-batch's tokens, divided by those of the whole step."""
         with self._rank.timer.phase("forward"):
-            out = self._replica.forward(mine.inputs)
-            if not mine.real:
+            out = self._replica.forward(share.inputs)
+            if not share.real:
                 return out.float().sum() * 0.0
-            mean = self._model.loss(out[: mine.real], mine.targets[:, : mine.real])
-            return mean * (mine.real * self._ranks.count / tokens)
+            mean = self._model.loss(out[: share.real], share.targets[:, : share.real])
+            return mean * (share.real * self._ranks.count / tokens)
 
     def _tokens(self, numbers: Sequence[int]) -> int:
         return sum(map(self._documents.length, numbers))
@@ -258,13 +260,13 @@ class DocumentSteps:
 
     def _tell(self, rows: list[list[float]]) -> None:
         plan = self.last_plan
-        about = {
+        facts = {
             "planner_seconds": plan.seconds,
             "proven": plan.proven,
             "waited_seconds": self._batch.waited_seconds,
             "factors": {str(degree): value for degree, value in plan.factors},
         }
-        self._rank.writer.event(SEQUENCE_GROUPS_EVENT, step=self._rank.timer.step, groups=rows, **about)
+        self._rank.writer.event(SEQUENCE_GROUPS_EVENT, step=self._rank.timer.step, groups=rows, **facts)
 
 
 def _cut_note(documents: Documents, cut: int, was_asked: bool) -> str:

@@ -40,14 +40,14 @@ class MemoryOwner:
     the ranks with copies, and over tp.
     """
 
-    named: Mapping[str, nn.Parameter]
+    parameters: Mapping[str, nn.Parameter]
     ranks: tuple[int, int]
     tp: tuple[int, int]
 
     def tp_suffix(self, name: str) -> str:
         """Tells ranks apart that tp gave the same parameter: their gradients differ."""
         place, size = self.tp
-        return f".tp{place}of{size}" if size > 1 and partial_over_tp(self.named[name]) else ""
+        return f".tp{place}of{size}" if size > 1 and partial_over_tp(self.parameters[name]) else ""
 
 
 def error_memories(
@@ -63,7 +63,7 @@ def error_memories(
         ReplicaMemory(
             f"{part.name}.{place}of{size}{owner.tp_suffix(part.name)}",
             errors[part.start : part.stop],
-            extent(owner.named[part.name]),
+            extent(owner.parameters[part.name]),
         )
         for part in content.parts
     ]
@@ -73,7 +73,7 @@ def _replica_memory(state: MethodState, owner: MemoryOwner) -> ReplicaMemory:
     """A slice belongs to elements of the parameter; a factor to the part of it that the rank holds."""
     name, lies = (
         f"{state.part.name}.{state.kind}{owner.tp_suffix(state.part.name)}",
-        extent(owner.named[state.part.name]),
+        extent(owner.parameters[state.part.name]),
     )
     if state.shape is None:
         return ReplicaMemory(name, state.values, lies.with_start(state.first))
@@ -131,16 +131,16 @@ class SharedParameters:
     """Parameters by name and the ranks that hold copies of them; None for a single one.
 
     Gradients are averaged over ``group`` and divided by ``spread``, the number of ranks that hold other experts.
-    ``late`` ones get their gradients outside autograd's backward. ``tp_rank`` tells copies over tp apart.
+    ``late_parameters`` get their gradients outside autograd's backward. ``tp_rank`` tells copies over tp apart.
 
     Gradients ``at_end`` are complete only when all backwards of a step are through; then they are summed over
     ``between_stages``, the ranks of a pipeline with stages that hold these parameters, too, before they are averaged.
     """
 
-    named: dict[str, nn.Parameter]
+    parameters: dict[str, nn.Parameter]
     group: Group | None
     spread: int = 1
-    late: Collection[nn.Parameter] = ()
+    late_parameters: Collection[nn.Parameter] = ()
     tp_rank: int = 0
     at_end: bool = False
     between_stages: Channel | None = None
@@ -169,17 +169,17 @@ class AveragedParameters:
         self.shared, self._timer, self._tp_size = shared, timer, tp_size
         self._config = config
         self._masters, self._pieces = MasterWeights(config.memory), list[Piece]()
-        self._values = self._masters.narrow(shared.named.values())
+        self._values = self._masters.narrow(shared.parameters.values())
         self.compressor: GradientCompressor | None = None
         #: Sees each bucket's gradient before it is compressed.
         self.watch: Callable[[Content], None] | None = None
         self._plan = NO_PLAN
         self.buckets = GradientBuckets(
-            list(shared.named.values()),
+            list(shared.parameters.values()),
             self._average if shared.ranks > 1 or shared.spread > 1 else None,
             config.overlap.bucket_mb * 2**20,
             self._padding(),
-            () if shared.at_end else shared.late,
+            () if shared.at_end else shared.late_parameters,
             self._wait,
             config.overlap.delay > 0,
         )
@@ -220,7 +220,7 @@ class AveragedParameters:
     def memories(self) -> list[ReplicaMemory]:
         """What compression and delay carry from step to step for each parameter."""
         self.buckets.drain()
-        owner = MemoryOwner(self.shared.named, self._ranks(), (self.shared.tp_rank, self._tp_size))
+        owner = MemoryOwner(self.shared.parameters, self._ranks(), (self.shared.tp_rank, self._tp_size))
         memories = delayed_averages(self.pieces(), owner) if self._config.overlap.delay else []
         if self.compressor is None:
             return memories
@@ -283,7 +283,7 @@ class AveragedParameters:
         self._masters.write_back()
         for slots in {
             id(expert_slots): expert_slots
-            for expert_slots in map(slots_of, self.shared.named.values())
+            for expert_slots in map(slots_of, self.shared.parameters.values())
             if expert_slots
         }.values():
             slots.forget()
@@ -307,7 +307,7 @@ class AveragedParameters:
     def _make_pieces(self) -> list[Piece]:
         """Every parameter as a whole."""
         pieces = []
-        for name, parameter in self.shared.named.items():
+        for name, parameter in self.shared.parameters.items():
             home: Tensor | None = getattr(parameter, "home", None)
             if home is None:
                 weight = self._masters.weight(parameter.detach(), self._values[parameter])
@@ -340,7 +340,7 @@ class AveragedParameters:
         return Piece(name, weight, gradient, whole.ndim > 1, partial, copies, place)
 
     def _contents(self) -> list[Content]:
-        names = {parameter: name for name, parameter in self.shared.named.items()}
+        names = {parameter: name for name, parameter in self.shared.parameters.items()}
         return [
             content_of(bucket.index, bucket.flat, {names[p]: tuple(p.shape) for p in bucket.parameters})
             for bucket in self.buckets.averaged

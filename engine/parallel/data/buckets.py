@@ -26,7 +26,7 @@ class Bucket:
     index: int
     parameters: list[nn.Parameter]
     flat: Tensor
-    missing: int = 0
+    missing_count: int = 0
 
     def views(self) -> Iterable[tuple[nn.Parameter, Tensor]]:
         """Each parameter with its part of the flat tensor, in the parameter's shape."""
@@ -80,7 +80,7 @@ class GradientBuckets:
         """The next backward is the step's last one: average each bucket once it is full."""
         self._armed, self._next = not self._delayed, 0
         for bucket in self.buckets:
-            bucket.missing = len(bucket.parameters)
+            bucket.missing_count = len(bucket.parameters)
 
     def finish(self) -> None:
         """Average what is left (a parameter may have got no gradient), and wait for all of it.
@@ -161,8 +161,8 @@ class GradientBuckets:
     def _ready(self, parameter: Tensor) -> None:
         if not self._armed:
             return
-        self._bucket_of[parameter].missing -= 1  # type: ignore[index]
-        while self._next < len(self.buckets) and not self.buckets[self._next].missing:
+        self._bucket_of[parameter].missing_count -= 1  # type: ignore[index]
+        while self._next < len(self.buckets) and not self.buckets[self._next].missing_count:
             self._send(self.buckets[self._next])
             self._next += 1
 

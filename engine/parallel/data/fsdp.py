@@ -60,7 +60,7 @@ class FullyShardedReplica:
         shared: StageSharedParameters | None = None,
     ) -> None:
         self._rest, self._timer = unsharded, timer
-        self._whole = {parameter for part in unsharded.parts for parameter in part.shared.named.values()}
+        self._whole = {parameter for part in unsharded.parts for parameter in part.shared.parameters.values()}
         self._always = self._kept = config.parallel.zero_stage == 2
         self._tp_size, self._pieces = tp_size, list[Piece]()
         self._masters = MasterWeights(config.memory)
@@ -202,8 +202,8 @@ class FullyShardedReplica:
             config.overlap.prefetch,
             torch.bfloat16 if self.model.narrows(config) else torch.float32,
         )
-        beside = not self._always_reduces and self._copies == 1 and self.model.device.type == "cpu"
-        self._reductions.depth = layers if beside else 0
+        is_overlapped = not self._always_reduces and self._copies == 1 and self.model.device.type == "cpu"
+        self._reductions.depth = layers if is_overlapped else 0
         prefetch(self.model, layers)
         for unit in self._units:
             unit.use(

@@ -66,11 +66,11 @@ class CoarseShards:
         """By formula: a byte a value and four a block, from each rank."""
         return Message(ALL_GATHER.name, self._ranks * self._bytes)
 
-    def write(self, mine: Tensor) -> tuple[Tensor, Tensor]:
+    def write(self, shard: Tensor) -> tuple[Tensor, Tensor]:
         """Room for everyone's message, and this rank's, of its slices one after the other."""
-        message = torch.empty(self._bytes, dtype=torch.uint8, device=mine.device)
+        message = torch.empty(self._bytes, dtype=torch.uint8, device=shard.device)
         for place in self._places:
-            values, part = mine[place.start : place.stop], message[place.first : place.last]
+            values, part = shard[place.start : place.stop], message[place.first : place.last]
             if place.codec is None:
                 part[: values.nbytes].copy_(values.view(torch.uint8))
             else:
@@ -110,20 +110,20 @@ class Gather(_Messages):
         if self.apart:
             return self._gather_parts(output_tensor, input_tensor, async_op)
         coarse = self.coarse
-        out, mine = (output_tensor, input_tensor) if coarse is None else coarse.write(input_tensor)
+        out, shard = (output_tensor, input_tensor) if coarse is None else coarse.write(input_tensor)
         read = None if coarse is None else lambda: coarse.read(out, output_tensor)
         if async_op:
-            return _GatherWork([self._channel.start_all_gather_into(out, mine)], read)
-        self._channel.all_gather_into(out, mine)
+            return _GatherWork([self._channel.start_all_gather_into(out, shard)], read)
+        self._channel.all_gather_into(out, shard)
         if read is not None:
             read()
         return None
 
-    def _gather_parts(self, out: Tensor, mine: Tensor, async_op: bool) -> Any:
+    def _gather_parts(self, out: Tensor, shard: Tensor, async_op: bool) -> Any:
         """A message for each parameter; their places in ``out`` are not side by side, so they are copied there."""
         ranks, under_way = self._channel.size, list[Waitable]()
-        gathered = [part.new_empty(ranks * len(part)) for part in mine.split(list(self.apart))]
-        for whole, part in zip(gathered, mine.split(list(self.apart)), strict=True):
+        gathered = [part.new_empty(ranks * len(part)) for part in shard.split(list(self.apart))]
+        for whole, part in zip(gathered, shard.split(list(self.apart)), strict=True):
             if async_op:
                 under_way.append(self._channel.start_all_gather_into(whole, part))
             else:

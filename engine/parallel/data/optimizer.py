@@ -83,9 +83,9 @@ class LocalOptimizer:
             state |= first_state(piece, self._train)
         return {key: value for key, value in state.items() if value is not None}
 
-    def publish_weights(self, anew: bool = False) -> None:
-        """After new values were put into pieces: bring them to all that need them; ``anew`` without what the step
-        before them left behind.
+    def publish_weights(self, weights_alone: bool = False) -> None:
+        """After new values were put into pieces: bring them to all that need them; ``weights_alone`` without what
+        the step before them left behind.
         """
         for replica in self._replicas:
             replica.publish_weights()

@@ -47,18 +47,21 @@ class StageSharedParameters:
     def group_deferred(self, whole: SharedParameters) -> list[SharedParameters]:
         """Those that wait for the end of a step, by the set that they belong to, in one order on all ranks."""
         sets: dict[str, dict[str, nn.Parameter]] = {}
-        for name, parameter in whole.named.items():
+        for name, parameter in whole.parameters.items():
             if self.waits(name):
                 sets.setdefault(_set_of(name), {})[name] = parameter
         return [
-            replace(whole, named=named, at_end=True, between_stages=self.channel(next(iter(named))))
+            replace(whole, parameters=named, at_end=True, between_stages=self.channel(next(iter(named))))
             for _, named in sorted(sets.items())
         ]
 
     def select_immediate(self, whole: SharedParameters) -> SharedParameters:
         """The others."""
         return replace(
-            whole, named={name: parameter for name, parameter in whole.named.items() if not self.waits(name)}
+            whole,
+            parameters={
+                name: parameter for name, parameter in whole.parameters.items() if not self.waits(name)
+            },
         )
 
     def sets(self, names: Iterable[str]) -> list[tuple[Channel, list[str]]]:
@@ -76,9 +79,9 @@ def make_shared_groups(rank: RankContext, holders: Holders, split: bool) -> Stag
     torch names a group after its ranks and the number of groups that a process has made, which therefore has to be the
     same on all of them: who is not in one makes another of its own.
     """
-    at, channels = rank.groups.at, dict[tuple[int, ...], Channel]()
+    coordinates, channels = rank.groups.coordinates, dict[tuple[int, ...], Channel]()
     for places in holders.meetings():
-        if at.pp in places:
+        if coordinates.pp in places:
             channels[places] = _channel(rank, places)
         else:
             dist.new_group([rank.rank], timeout=rank.group_timeout, use_local_synchronization=True)
@@ -88,7 +91,7 @@ def make_shared_groups(rank: RankContext, holders: Holders, split: bool) -> Stag
 
 
 def _channel(rank: RankContext, places: tuple[int, ...]) -> Channel:
-    members = [rank.layout.rank(replace(rank.groups.at, pp=place)) for place in places]
+    members = [rank.layout.rank(replace(rank.groups.coordinates, pp=place)) for place in places]
     group = rank.groups.transport.group(_AXIS, members, rank.group_timeout)
     rank.groups.axes[group.group_name] = _AXIS
     return Channel(group, rank.device)

@@ -86,9 +86,9 @@ class SlicedParameters(AveragedParameters):
         for index, weights in enumerate(self._weights):
             if index not in self._arriving:
                 self._masters_of[index].write_back()
-                mine = _slice(weights, self.group).clone()
+                own_slice = _slice(weights, self.group).clone()
                 with self._timer.phase("communication_exposed"):
-                    all_gather_single(weights, mine, group=self.group)
+                    all_gather_single(weights, own_slice, group=self.group)
 
     def _gathers_beside(self, config: RunConfig) -> bool:
         """Of what several stages share, the forward of none but one would wait for it."""
@@ -107,10 +107,10 @@ class SlicedParameters(AveragedParameters):
         def send() -> None:
             self._masters_of[index].write_back()
             weights = self._weights[index]
-            mine = _slice(weights, self.group).clone()
+            own_slice = _slice(weights, self.group).clone()
             with recorder.collect_background_calls() as calls:
-                work = all_gather_single(weights, mine, group=self.group, async_op=True)
-            self._arriving[index] = _PendingGather(work, mine, calls)
+                work = all_gather_single(weights, own_slice, group=self.group, async_op=True)
+            self._arriving[index] = _PendingGather(work, own_slice, calls)
 
         return send
 
@@ -121,7 +121,7 @@ class SlicedParameters(AveragedParameters):
             recorder.tell(arriving.calls)
 
     def _pieces_of(self, bucket: Bucket, weights: Tensor) -> list[Piece]:
-        names = {parameter: name for name, parameter in self.shared.named.items()}
+        names = {parameter: name for name, parameter in self.shared.parameters.items()}
         slice_size = len(weights) // self.group.size()
         first, offset, pieces = self.group.rank() * slice_size, 0, []
         for parameter in bucket.parameters:

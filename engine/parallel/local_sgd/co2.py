@@ -101,7 +101,7 @@ class Co2Loop:
         self._sharded = rank.layout.zero_stage >= 1
         self._flat = FlatVector(inputs.pieces, rank.device, link.size if self._sharded else 1)
         self._mean = Mean(self._flat, link, self._sharded)
-        self._here, self._before = self._mean.mine(), self._mean.mine()
+        self._here, self._before = self._mean.own_part(), self._mean.own_part()
         self._momentum = torch.zeros_like(self._here)
         self._begun = self._flat.copy() if self._keeps else None
         places, origin = list(self._mean.parts()), self._mean.start
@@ -135,15 +135,15 @@ class Co2Loop:
             )
         self._rounds.report_ready(wait=True)
 
-    def publish_weights(self, anew: bool) -> None:
+    def publish_weights(self, weights_alone: bool) -> None:
         """Everything begins at the weights; or what the next round begins with is spread again."""
-        if not anew:
-            self._rounds.background.begin(self._mean.spread(self._here))
+        if not weights_alone:
+            self._rounds.background.begin(self._mean.gather_parts(self._here))
             self._rounds.background.finish()
             return
         self._mean.buffer = self._flat.copy()
         for part in (self._here, self._before):
-            part.copy_(self._mean.mine())
+            part.copy_(self._mean.own_part())
         if self._begun is not None:
             self._begun.copy_(self._mean.buffer)
 

@@ -42,7 +42,7 @@ class Fragment:
         self.flat, self._settings = flat, settings
         self.mean = Mean(flat, link, sharded)
         empty = torch.empty(0, device=self.mean.buffer.device)
-        self.anchor = empty if settings.only_averages else self.mean.mine()
+        self.anchor = empty if settings.only_averages else self.mean.own_part()
         self.momentum = torch.zeros_like(self.anchor)
 
     def update(self, mean: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class Fragment:
         """The anchor is where the weights are."""
         self.mean.buffer = self.flat.copy()
         if not self._settings.only_averages:
-            self.anchor.copy_(self.mean.mine())
+            self.anchor.copy_(self.mean.own_part())
 
     def vectors(self) -> Iterator[Vector]:
         """Anchor and momentum."""
@@ -80,7 +80,9 @@ class FragmentLoop:
         self._rounds = Rounds(rank, inputs.bring)
         sharded, layers = rank.layout.zero_stage >= 1, settings.fragments
         ranks = link.size if sharded else 1
-        dealt = (FlatVector(of, rank.device, ranks) for of in _split_into_fragments(inputs.pieces, layers))
+        dealt = (
+            FlatVector(pieces, rank.device, ranks) for pieces in _split_into_fragments(inputs.pieces, layers)
+        )
         self._fragments = [Fragment(flat, link, settings, sharded) if flat.size else None for flat in dealt]
         #: The fragment that is under way, counted from 1 (0: none), the round it was sent in, and for how many steps.
         self._under_way, self._sent_in, self._age = (torch.zeros((), dtype=torch.int64) for _ in range(3))
@@ -114,15 +116,15 @@ class FragmentLoop:
                 self._take(0.0)
         self._rounds.report_ready(wait=True)
 
-    def publish_weights(self, anew: bool) -> None:
+    def publish_weights(self, weights_alone: bool) -> None:
         """Anchors begin at the weights; or what was under way is spread again from the anchor that it had made."""
         for fragment in filter(None, self._fragments):
-            if anew:
+            if weights_alone:
                 fragment.begin_anew()
-        if not anew and int(self._under_way):
+        if not weights_alone and int(self._under_way):
             under_way = self._fragments[int(self._under_way) - 1]
             if under_way is not None:
-                self._rounds.background.begin(under_way.mean.spread(under_way.anchor))
+                self._rounds.background.begin(under_way.mean.gather_parts(under_way.anchor))
                 self._rounds.background.finish()
 
     def vectors(self) -> Iterator[Vector]:

@@ -38,7 +38,7 @@ class OuterOptimizer(LocalOptimizer):
         super().__init__(replicas, rank.groups, rank.config.train)
         link, settings = Link(group, rank.device, rank.timer), settings_of(rank.config)
         bring = super().publish_weights
-        self._number, self._count = rank.layout.replica(rank.groups.at), rank.layout.replicas
+        self._number, self._count = rank.layout.replica(rank.groups.coordinates), rank.layout.replicas
         self.outer = outer_loop(LoopInput(rank, link, settings, self.pieces, self.shares, bring))
 
     def step(self) -> float:
@@ -48,10 +48,10 @@ class OuterOptimizer(LocalOptimizer):
             self.outer.step()
         return norm
 
-    def publish_weights(self, anew: bool = False) -> None:
-        """After new values were put into pieces and state; ``anew``: into pieces alone."""
+    def publish_weights(self, weights_alone: bool = False) -> None:
+        """After new values were put into pieces and state; ``weights_alone``: into pieces alone."""
         super().publish_weights()
-        self.outer.publish_weights(anew)
+        self.outer.publish_weights(weights_alone)
 
     @property
     def place(self) -> str:

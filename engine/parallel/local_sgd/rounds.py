@@ -100,7 +100,7 @@ class Mean:
         """What this rank updates."""
         return self.flat.parts(self.start, self.stop)
 
-    def mine(self) -> Tensor:
+    def own_part(self) -> Tensor:
         """A copy of this rank's part of the buffer."""
         return self.buffer[self.start : self.stop].clone()
 
@@ -112,9 +112,9 @@ class Mean:
             yield self._link.reduce_scatter(part, self.buffer)
         else:
             yield self._link.all_reduce(part)
-        yield from self.spread(update(part.div_(self._link.size)))
+        yield from self.gather_parts(update(part.div_(self._link.size)))
 
-    def spread(self, part: Tensor) -> Work:
+    def gather_parts(self, part: Tensor) -> Work:
         """Put every rank's part into the buffer."""
         if self._sharded:
             yield self._link.all_gather(self.buffer, part)
@@ -213,8 +213,8 @@ class OuterLoop(Protocol):
     def finish(self) -> None:
         """After the last step: all replicas get one model, the one that is validated."""
 
-    def publish_weights(self, anew: bool) -> None:
-        """After new values were put into weights and state; ``anew``: into weights alone, the same for all replicas."""
+    def publish_weights(self, weights_alone: bool) -> None:
+        """After new values were put into weights and state; ``weights_alone``: the same for all replicas."""
 
     def vectors(self) -> Iterator[Vector]:
         """State by its place in the model."""

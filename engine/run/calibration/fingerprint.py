@@ -81,7 +81,7 @@ def _read_machine(network: str | None, variables: tuple[str, ...]) -> Fingerprin
             gpus=tuple(_gpu(library, index) for index in range(library.device_count)),
             driver=library.driver_version,
             torch=_version("torch"),
-            nccl=next((found for name in _NCCL_PACKAGES if (found := _version(name))), None),
+            nccl=next((version for name in _NCCL_PACKAGES if (version := _version(name))), None),
             governor=_text(_GOVERNOR),
             variables=variables,
             network=network,

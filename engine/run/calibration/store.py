@@ -55,9 +55,9 @@ def save(home: Path, new: Calibration) -> Path:
         InputError: the home folder cannot be written.
     """
     path = path_of(home, new.fingerprint.id)
-    fresh = {curve.key for curve in new.curves}
+    new_keys = {curve.key for curve in new.curves}
     older = load(path)
-    older_curves = [curve for curve in older.curves if curve.key not in fresh] if older else []
+    older_curves = [curve for curve in older.curves if curve.key not in new_keys] if older else []
     with run_folder.check_writable(home):
         path.parent.mkdir(parents=True, exist_ok=True)
         run_folder.write_json(path, replace(new, curves=(*older_curves, *new.curves)).as_dict())
@@ -71,7 +71,7 @@ def find(home: Path, now: Fingerprint) -> CalibrationLookup:
     exact = load(path_of(home, now.id))
     if exact is not None:
         return CalibrationLookup(exact)
-    others = [found for path in (home / FOLDER).glob("*.json") if (found := load(path)) is not None]
+    others = [stored for path in (home / FOLDER).glob("*.json") if (stored := load(path)) is not None]
     if not others:
         return CalibrationLookup(None, NOT_CALIBRATED)
     newest = max(others, key=lambda calibration: calibration.measured_unix)

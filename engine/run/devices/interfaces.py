@@ -19,7 +19,7 @@ def require(config: RunConfig, chosen: Devices) -> None:
     Raises:
         InputError: it lacks one, with those that it has, or one has no address.
     """
-    if config.lab.wanted or chosen.kind != "cpu":
+    if config.lab.is_wanted or chosen.kind != "cpu":
         return
     addresses = psutil.net_if_addrs()
     for key in ("inside", "between"):

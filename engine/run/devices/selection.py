@@ -143,14 +143,14 @@ def names(driver: GpuSource) -> list[str]:
 
 def describe_hidden_gpus(driver: GpuSource) -> str:
     """How many more GPUs there are than ranks may use, as the tail of a line; empty if there are none."""
-    more = driver.device_count - len(visible(driver))
+    hidden_count = driver.device_count - len(visible(driver))
     vendor = _CUDA
     if isinstance(driver, AmdSmi):
         vendor = " and ".join(name for name in (_ROCR, _HIP, _CUDA) if name in os.environ) or _ROCR
-    return f" ({vendor} hides {more:,} more)" if more > 0 else ""
+    return f" ({vendor} hides {hidden_count:,} more)" if hidden_count > 0 else ""
 
 
-def only(numbers: Sequence[int]) -> dict[str, str | None]:
+def visibility_variables(numbers: Sequence[int]) -> dict[str, str | None]:
     """The variables that show GPUs, by the driver's numbers, to a process and its children; None for one to unset.
 
     AMD's are named by UUID, which holds whatever HIP's order is; by number where one is not told.
@@ -202,13 +202,13 @@ def _visible_amd(driver: AmdSmi) -> list[int]:
     them, and HIP then numbers what is left, by HIP_VISIBLE_DEVICES or, without it, CUDA_VISIBLE_DEVICES.
     """
     uuids = [str(driver.identity(gpu)["uuid"]) for gpu in range(driver.device_count)]
-    shown = _in_order_of_hip(driver)
+    gpus = _in_order_of_hip(driver)
     if (setting := os.environ.get(_ROCR)) is not None:
-        shown = _select_tokens(setting, shown, uuids)
+        gpus = _select_tokens(setting, gpus, uuids)
     setting = os.environ.get(_HIP, os.environ.get(_CUDA))
     if setting is None:
-        return shown
-    return [shown[place] for place in _shown_positions(setting, [uuids[gpu] for gpu in shown])]
+        return gpus
+    return [gpus[place] for place in _shown_positions(setting, [uuids[gpu] for gpu in gpus])]
 
 
 def _in_order_of_hip(driver: AmdSmi) -> list[int]:
@@ -218,7 +218,7 @@ def _in_order_of_hip(driver: AmdSmi) -> list[int]:
 
 def _select_tokens(setting: str, order: Sequence[int], uuids: Sequence[str]) -> list[int]:
     """Numbers or beginnings of UUIDs; the first that fits none, several, or one that was named before ends the list."""
-    shown: list[int] = []
+    selected: list[int] = []
     for token in (part.strip().lower() for part in setting.split(",")):
         if token.isdecimal():
             fitting = [order[int(token)]] if int(token) < len(order) else []
@@ -226,10 +226,10 @@ def _select_tokens(setting: str, order: Sequence[int], uuids: Sequence[str]) -> 
             fitting = [
                 gpu for gpu in order if token.startswith("gpu-") and uuids[gpu].lower().startswith(token)
             ]
-        if len(fitting) != 1 or fitting[0] in shown:
+        if len(fitting) != 1 or fitting[0] in selected:
             break
-        shown += fitting
-    return shown
+        selected += fitting
+    return selected
 
 
 #: Process-group backends that others bring: ``WORKBENCH_BACKEND=MODULE:NAME`` is taken by CPU ranks in place of gloo. A

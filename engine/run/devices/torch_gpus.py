@@ -94,21 +94,21 @@ def ask() -> TorchGpus:
 
 def _probe(command: list[str], limit_seconds: float) -> TorchGpus:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_seconds, check=False
         )
     except subprocess.TimeoutExpired:
         return _silent(f"no answer in {limit_seconds:g} s")
     except OSError as error:
         return _silent(str(error))
-    lines = done.stdout.splitlines()
+    lines = process.stdout.splitlines()
     try:
         return msgspec.json.decode(lines[-1] if lines else b"", type=TorchGpus)
     except msgspec.MsgspecError:
-        if done.returncode < 0:
-            return _silent(f"the process that asked it died of {Signals(-done.returncode).name}")
-        errors = done.stderr.decode(errors="replace").strip().splitlines()
-        return _silent(errors[-1] if errors else f"the process that asked it ended with {done.returncode}")
+        if process.returncode < 0:
+            return _silent(f"the process that asked it died of {Signals(-process.returncode).name}")
+        errors = process.stderr.decode(errors="replace").strip().splitlines()
+        return _silent(errors[-1] if errors else f"the process that asked it ended with {process.returncode}")
 
 
 def _silent(why: str) -> TorchGpus:

@@ -18,9 +18,9 @@ AHEAD = 2
 
 
 def due_order(
-    page: SharedStatus, leads: bool, done: int, step: int, busy: bool, apart: int = 0
+    page: SharedStatus, leads: bool, last_order: int, step: int, busy: bool, apart: int = 0
 ) -> int | None:
-    """The number of the order that holds from ``step`` on, of which ``done`` is the last that this rank did.
+    """The number of the order that holds from ``step`` on, ``last_order`` being what this rank did last.
 
     The rank that ``leads`` announces one after the other, none while one before it keeps it ``busy``. Ranks may be so
     many steps more than one ``apart``.
@@ -28,7 +28,7 @@ def due_order(
     number, first = page.announced_order()
     # The leading rank got so far past the announced step that every rank has begun it: it may be replaced.
     begun = number == 0 or step > first + apart
-    if leads and number == done and not busy and begun and page.requested_order() > number:
+    if leads and number == last_order and not busy and begun and page.requested_order() > number:
         number, first = number + 1, step + AHEAD + apart
         page.announce_order(number, first)
-    return None if number <= done or step < first else number
+    return None if number <= last_order or step < first else number

@@ -137,7 +137,7 @@ def connected(rank: int, kind: str, chunks: int) -> None:
         chosen, rank, onward, back, [((4,), torch.float32)] * (chosen.stages - 1), CPU
     )
     messages.connect()
-    messages.open()
+    messages.begin_step()
     messages.close()
 
 

@@ -54,19 +54,19 @@ class Double:
     """All-reduce in fp64: twice the bytes, and nothing lost."""
 
     def __init__(self, given: MethodInput) -> None:
-        self._link, self._runs = given.link, given.partition.runs
-        count = sum(run.count for run in self._runs)
+        self._link, self._spans = given.link, given.partition.spans
+        count = sum(span.count for span in self._spans)
         self._wide = given.content.flat.new_empty(count, dtype=torch.float64)
 
     def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
-        parts = self._wide.split([run.count for run in self._runs])
-        for run, wide in zip(self._runs, parts, strict=True):
-            wide.copy_(values[run.start : run.stop] / self._link.size)
+        parts = self._wide.split([span.count for span in self._spans])
+        for span, wide in zip(self._spans, parts, strict=True):
+            wide.copy_(values[span.start : span.stop] / self._link.size)
             if values is not flat:
-                values[run.start : run.stop].zero_()
+                values[span.start : span.stop].zero_()
         yield self._link.all_reduce(self._wide)
-        for run, wide in zip(self._runs, parts, strict=True):
-            flat[run.start : run.stop].copy_(wide)
+        for span, wide in zip(self._spans, parts, strict=True):
+            flat[span.start : span.stop].copy_(wide)
 
     def messages(self) -> list[Message]:
         return [self._link.reduce_message(len(self._wide), 8)]

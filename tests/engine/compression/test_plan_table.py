@@ -26,7 +26,7 @@ def test_layers_count_by_the_mean_of_two_shares() -> None:
     """Ten values of size 2, and a hundred of size 0.1 that AdamW moves as far."""
     loud, quiet = share_of([20.0], [1.0], 40.0, 20.0, 1), share_of([0.1], [1.0], 1.0, 10.0, 1)
     table = table_of([{"loud": loud, "quiet": quiet}])
-    assert [one.moved for one in table.values()] == [10.0, 100.0]
+    assert [one.moved_values for one in table.values()] == [10.0, 100.0]
     effects = [float(one[0]) for one in effects_of(list(table.values()))]
     assert effects == pytest.approx([(20 / 30 + 10 / 110) / 2 * 0.5, (10 / 30 + 100 / 110) / 2 * 0.1])
     assert [float(one.errors[0]) for one in table.values()] == pytest.approx([math.sqrt(20), math.sqrt(0.1)])

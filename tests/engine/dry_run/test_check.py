@@ -129,7 +129,7 @@ def test_real_forwards_save_what_a_dry_run_says(name: str, ranks: list[dict[str,
     for place in range(layout.pp):
         rank = place * (RANKS // layout.pp)
         (built,) = build_ranks(config, [rank])
-        kept = [stage.kept.device for stage in built]
+        kept = [stage.activations.device for stage in built]
         assert kept == pytest.approx(ranks[rank][name].saved_bytes, rel=0.001)
 
 

@@ -28,9 +28,9 @@ def test_the_formula_is_what_a_built_rank_keeps(case: dict[str, Any], pp: int) -
     for rank in range(pp):
         (built,) = build_ranks(config, [rank])[0]
         formula = stage_activations(config, parts[built.stage])
-        assert built.kept.host == pytest.approx(formula.host, rel=0.01)
-        assert built.kept.returning == pytest.approx(formula.returning, rel=0.01)
-        assert built.kept.device == pytest.approx(formula.device, rel=0.1)
+        assert built.activations.host == pytest.approx(formula.host, rel=0.01)
+        assert built.activations.returning == pytest.approx(formula.returning, rel=0.01)
+        assert built.activations.device == pytest.approx(formula.device, rel=0.1)
         assert formula.host > 0
 
 
@@ -51,6 +51,6 @@ def test_masks_of_documents_are_kept_as_the_formula_says(case: dict[str, Any]) -
         config = small(**values, **case, data__documents=documents)
         (built,) = build_ranks(config, [0])[0]
         formula = stage_activations(config, parts_of(config, plan_of(config))[0])
-        added.append([(kept.device, kept.host) for kept in (built.kept, formula)])
+        added.append([(kept.device, kept.host) for kept in (built.activations, formula)])
     counted, said = ([two - one for one, two in zip(*pair, strict=True)] for pair in zip(*added, strict=True))
     assert counted == pytest.approx(said, rel=1e-3) and sum(counted) > 0

@@ -59,7 +59,7 @@ def test_written_out_by_hand() -> None:
     keep = Cost(10, 10, 10, 1.0, 2.0)
     away = Cost(1, 10, 10, 1.0, 2.0, away=9, out_seconds=3.0, back_seconds=4.0)
     choices: list[dict[Action, Cost]] = [{"keep": keep, "offload": away}] * 3
-    around = StageOverhead(held=5, turn_bytes=7, turn_seconds=1.0)
+    around = StageOverhead(micro_batch_bytes=5, turn_bytes=7, turn_seconds=1.0)
     found = block_plan.evaluate(choices, ["offload", "offload", "keep"], around)
     # Block 0 is gone at 4, when block 1 may leave: gone at 7. The turn is over at 4 + 1 + 1 = 6; block 2 needs until 8.
     # Block 1 can come from 7 on and is there at 11, block 0 at 15; the last backward ends at 17.
@@ -71,9 +71,12 @@ def test_written_out_by_hand() -> None:
 
 def test_several_micro_batches_in_flight_wait_with_what_stays_of_each() -> None:
     choices: list[dict[Action, Cost]] = [{"keep": Cost(10, 12, 15, 1.0, 1.0)}] * 2
-    assert block_plan.evaluate(choices, ["keep"] * 2, StageOverhead(held=3)).peak_bytes == 3 + 10 + 15
     assert (
-        block_plan.evaluate(choices, ["keep"] * 2, StageOverhead(held=3, in_flight=3)).peak_bytes
+        block_plan.evaluate(choices, ["keep"] * 2, StageOverhead(micro_batch_bytes=3)).peak_bytes
+        == 3 + 10 + 15
+    )
+    assert (
+        block_plan.evaluate(choices, ["keep"] * 2, StageOverhead(micro_batch_bytes=3, in_flight=3)).peak_bytes
         == 28 + 2 * 23
     )
 

@@ -191,7 +191,7 @@ def opened(rank: int, config: RunConfig, folder: str) -> tuple[PipelineExecutor,
     stages = build_stages(context)
     (replica,) = stages.stages.values()
     assert isinstance(replica.model, Decoder)
-    part = part_of_batch(config, context.groups.at.dp)
+    part = part_of_batch(config, context.groups.coordinates.dp)
     context.timer.begin(0)
     batches = micro_batches(context, *stages.samples().training(part.start, len(part)))
     return stages, replica.model, batches

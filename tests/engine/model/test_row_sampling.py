@@ -170,7 +170,7 @@ def test_a_built_rank_keeps_the_bytes_of_the_formula(values: dict[str, Any]) -> 
         config = small(**values, batch__micro_batch=2, model__layers=4, memory__sample_tokens=share)
         (built,) = build_ranks(config, [0])[0]
         formula = stage_activations(config, parts_of(config, plan_of(config))[built.stage])
-        spared.append((built.kept, formula))
+        spared.append((built.activations, formula))
     (whole, whole_formula), (part, part_formula) = spared
     counted, said = (
         one.device + one.host - two.device - two.host

@@ -148,7 +148,7 @@ def test_a_built_rank_keeps_the_bytes_of_the_formula(values: dict[str, Any]) -> 
         config = small(**({"train__slice_keep": 0.5} | fixed | values | keep))
         (built,) = build_ranks(config, [0])[0]
         spared.append(
-            (built.kept.device, stage_activations(config, parts_of(config, plan_of(config))[0]).device)
+            (built.activations.device, stage_activations(config, parts_of(config, plan_of(config))[0]).device)
         )
     counted, said = (whole - part for whole, part in zip(*spared, strict=True))
     assert counted == pytest.approx(said, rel=0.01) and counted > 0

@@ -196,12 +196,14 @@ def results(module: Mixture, x: Tensor, target: Tensor) -> dict[str, Any]:
     found |= {"counts": module.report.tokens_per_expert}
     if module.report.bucketed is not None:
         found |= {"buckets": module.report.bucketed[0].long()}
-    found |= {"dropped": torch.zeros(()) if module.report.dropped is None else module.report.dropped}
+    found |= {
+        "dropped": torch.zeros(()) if module.report.dropped_share is None else module.report.dropped_share
+    }
     found |= {name.split(".")[0]: value.grad for name, value in module.named_parameters()}
     with torch.no_grad():
         routing = module.router(x.flatten(0, 1))
     shape = (*x.shape[:2], -1)
-    return found | {"chosen": routing.chosen.view(shape), "margins": margins(routing).view(shape)}
+    return found | {"chosen": routing.experts.view(shape), "margins": margins(routing).view(shape)}
 
 
 @cache

@@ -61,7 +61,7 @@ def test_what_contradicts_itself_is_refused(values: dict[str, object]) -> None:
 
 def test_every_setting_has_a_source() -> None:
     assert all(
-        known.source.startswith("https://") and known.does and known.since for known in VARIABLES.values()
+        known.source.startswith("https://") and known.effect and known.since for known in VARIABLES.values()
     )
 
 
@@ -233,7 +233,7 @@ _CHOICE = f"{_INFO}AllReduce: 4096 Bytes -> Algo RING proto LL channel{{Lo..Hi}}
 def on_nccl(monkeypatch: pytest.MonkeyPatch) -> Environment:
     """A process with variables that NCCL takes, between two ranks."""
     asked = Environment(NCCL_BUFFSIZE=1 << 20, NCCL_ALGO="Ring")
-    for name, value in environment.settings_given(asked).items():
+    for name, value in environment.requested_settings(asked).items():
         monkeypatch.setenv(name, environment.text_of(name, value))
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
     monkeypatch.setattr(environment_report, "_SAID", [])

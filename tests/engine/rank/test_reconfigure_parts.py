@@ -60,7 +60,7 @@ def reduced(part: AveragedParameters) -> dict[str, Tensor]:
     """The averages of what is in the buckets, which are empty afterwards."""
     part.buckets.arm()
     part.buckets.finish()
-    names = {parameter: name for name, parameter in part.shared.named.items()}
+    names = {parameter: name for name, parameter in part.shared.parameters.items()}
     found = {names[one]: view.clone() for one, view in part.buckets.gradients.items()}
     part.buckets.clear()
     return found
@@ -77,7 +77,7 @@ def nothing_is_lost(rank: int) -> tuple[bool, float, float]:
     generator = torch.Generator().manual_seed(rank)
     for gradient in part.buckets.gradients.values():
         gradient.copy_(torch.randn(gradient.shape, generator=generator))
-    names = {parameter: name for name, parameter in shared.named.items()}
+    names = {parameter: name for name, parameter in shared.parameters.items()}
     whole = {names[one]: view.clone() for one, view in part.buckets.gradients.items()}
     parts = [reduced(part)]
     before = left_out(part)

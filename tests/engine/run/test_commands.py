@@ -30,14 +30,14 @@ def ask(folder: Path, name: str, command: str, **arguments: Any) -> None:
 def test_orders_are_numbered_by_age_and_all_else_is_left_alone(tmp_path: Path) -> None:
     page = Progress(tmp_path, 1)
     book = OrderQueue(tmp_path, page)
-    book.pass_on()
+    book.forward_orders()
     assert page.requested_order() == 0
     ask(tmp_path, "3", "snapshot")
     ask(tmp_path, "1", "stop")
     ask(tmp_path, "2", "snapshot", steps=0)
     (tmp_path / run_folder.COMMANDS / "0.json").write_text("{half", encoding="utf-8")
-    book.pass_on()
-    book.pass_on()
+    book.forward_orders()
+    book.forward_orders()
     assert page.requested_order() == 2
     assert commands.read(tmp_path, 1) == Order(1, "2", "snapshot", 0)
     assert commands.read(tmp_path, 2) == Order(2, "3", "snapshot", commands.STEPS["snapshot"])
@@ -105,7 +105,7 @@ def test_an_order_says_how_long_ranks_wait_after_its_steps(tmp_path: Path) -> No
     book = OrderQueue(tmp_path, page)
     ask(tmp_path, "1", "try", steps=3, wait=1.5)
     ask(tmp_path, "2", "try", wait=1.5)
-    book.pass_on()
+    book.forward_orders()
     assert commands.read(tmp_path, 1) == Order(1, "1", "try", 3, {}, "", 1.5)
     assert commands.read(tmp_path, 2) == Order(2, "2", "try", 0, {}, "", 0.0), "it has no steps to wait after"
     page.close()

@@ -17,9 +17,9 @@ from engine.run.outcome import (
     FailureClass,
     RunOutcome,
     cause_among,
-    cause_printed_in,
-    ending_named_in,
     endings_about,
+    named_ending,
+    printed_cause,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -151,10 +151,10 @@ def test_nowhere_else_are_endings_listed() -> None:
 
 
 def test_the_text_of_an_error_names_an_ending() -> None:
-    assert ending_named_in("RuntimeError: NCCL error in: x.cpp", runtime=True) is Ending.COMM_ERROR
-    assert ending_named_in("requests.exceptions.ConnectionError: no such host") is None
-    assert ending_named_in("OSError: [Errno 32] Broken pipe", printed=True) is Ending.COMM_ERROR
-    assert ending_named_in("RuntimeError: NCCL error: CUDA out of memory", runtime=True) is Ending.OOM
+    assert named_ending("RuntimeError: NCCL error in: x.cpp", runtime=True) is Ending.COMM_ERROR
+    assert named_ending("requests.exceptions.ConnectionError: no such host") is None
+    assert named_ending("OSError: [Errno 32] Broken pipe", printed=True) is Ending.COMM_ERROR
+    assert named_ending("RuntimeError: NCCL error: CUDA out of memory", runtime=True) is Ending.OOM
 
 
 def test_of_several_endings_the_cause_counts_in_any_order() -> None:
@@ -164,5 +164,5 @@ def test_of_several_endings_the_cause_counts_in_any_order() -> None:
     assert cause_among([Ending.DIVERGED, Ending.CRASHED]) is Ending.DIVERGED, "of equals the first"
     assert cause_among([None]) is None
     lines = ["CUDA out of memory", "the last words", "RuntimeError: broken pipe"]
-    assert cause_printed_in(lines) == (Ending.OOM, "CUDA out of memory")
-    assert cause_printed_in(lines[1:]) is None
+    assert printed_cause(lines) == (Ending.OOM, "CUDA out of memory")
+    assert printed_cause(lines[1:]) is None

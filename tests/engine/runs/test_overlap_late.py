@@ -47,7 +47,7 @@ def delayed(rank: int, zero_stage: int) -> list[float]:
     errors, before = [], None
     for step in range(STEPS):
         now = [_gradients(twin, step, one) for one in range(2)]
-        for parameter, gradient in zip(part.shared.named.values(), now[rank], strict=True):
+        for parameter, gradient in zip(part.shared.parameters.values(), now[rank], strict=True):
             part.buckets.gradients[parameter].copy_(gradient)
         part.buckets.arm()
         part.buckets.finish()

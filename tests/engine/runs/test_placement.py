@@ -64,10 +64,10 @@ def seats(order: list[int]) -> list[LabPlacement]:
 def test_a_rank_sits_on_the_host_of_its_device_and_counts_what_is_there() -> None:
     found = seats([3, 0, 2, 1])
     assert [seat.host for seat in found] == [3, 0, 2, 1]
-    data = [next(one for one in seat.counted if one.name == "data") for seat in found]
+    data = [next(one for one in seat.interfaces if one.name == "data") for seat in found]
     assert [one.ranks for one in data] == [(0,), (1,), (2,), (3,)]
     assert [one.rate_mbit for one in data] == [200.0, 400.0, 200.0, 400.0]
-    uplinks = [[one.ranks for one in seat.counted if one.name == "uplink"] for seat in found]
+    uplinks = [[one.ranks for one in seat.interfaces if one.name == "uplink"] for seat in found]
     assert uplinks == [[(0, 2)], [(1, 3)], [], []]
 
 

@@ -98,7 +98,7 @@ def one_expert(rank: int) -> None:
 
     def biased(self: Router, tokens: torch.Tensor) -> Routing:
         found = whole(self, tokens)
-        chosen = found.chosen.clone()
+        chosen = found.experts.clone()
         chosen[: len(chosen) * 3 // 4, 0] = 2
         return Routing(found.probabilities, chosen, found.weights)
 

@@ -30,7 +30,7 @@ from tests.support.waiting import wait_until
 def test_what_gloo_ranks_left() -> None:
     """gloo says "scheduled" of all; what has ended is retired. The third call is under way."""
     dump = gloo_dumps()[1]
-    assert (dump.version, dump.whole) == ("2.10", True)
+    assert (dump.version, dump.is_complete) == ("2.10", True)
     assert [
         (entry.operation, entry.description, entry.sequence, entry.dtype, entry.bytes, entry.state)
         for entry in dump.entries
@@ -115,9 +115,9 @@ def test_calls_of_an_earlier_run_of_the_process_do_not_count() -> None:
     entries = [nccl_entry(number) for number in (1, 2, 3)]
     since = CREATED_NS / 1e9 + 0.0025
     dump = parse(nccl_bytes(entries), since)
-    assert ([entry.sequence for entry in dump.entries], dump.whole) == ([3], True)
-    assert parse(nccl_bytes(entries[1:]), since).whole
-    assert not parse(nccl_bytes(entries[2:]), since).whole
+    assert ([entry.sequence for entry in dump.entries], dump.is_complete) == ([3], True)
+    assert parse(nccl_bytes(entries[1:]), since).is_complete
+    assert not parse(nccl_bytes(entries[2:]), since).is_complete
 
 
 class Evil:
@@ -163,14 +163,14 @@ def _takes(rank: int) -> Dump:
     dist.all_reduce(torch.ones(3, 5))
     dist.broadcast(torch.ones(7, dtype=torch.int64), 1)
     # gloo's own thread retires a call a moment after its caller goes on.
-    wait_until(lambda: all(entry.ended for entry in parse(*take("gloo")).entries))
+    wait_until(lambda: all(entry.has_ended for entry in parse(*take("gloo")).entries))
     return parse(*take("gloo"))
 
 
 def test_a_dump_of_living_ranks() -> None:
     for dump in on_ranks(2, _takes):
         last = dump.entries[-2:]
-        assert [(entry.operation, entry.bytes, entry.ended) for entry in last] == [
+        assert [(entry.operation, entry.bytes, entry.has_ended) for entry in last] == [
             ("all_reduce", 60, True),
             ("broadcast", 56, True),
         ]
@@ -201,7 +201,11 @@ def test_nccl_s_calls_are_in_a_recorder_of_their_own(monkeypatch: pytest.MonkeyP
     assert len(calls) == 2 + len(gloo_dumps()[0].entries)
     assert calls == sorted(calls)
     assert [state for _, state in calls][:2] == ["completed", "started"]
-    assert (both.version, both.members, both.whole) == ("2.5", {"0": (0, 1)} | gloo_dumps()[0].members, True)
+    assert (both.version, both.members, both.is_complete) == (
+        "2.5",
+        {"0": (0, 1)} | gloo_dumps()[0].members,
+        True,
+    )
     assert take("gloo") == [GLOO_BYTES], "ranks on CPUs of a build with NCCL ask the other one alone"
 
 
@@ -218,8 +222,8 @@ def test_without_a_recorder_of_nccl_the_other_one_is_asked(monkeypatch: pytest.M
 
 def test_a_joined_dump_is_whole_if_both_are() -> None:
     lost = nccl_dump([nccl_entry(7)])
-    assert not lost.whole
-    assert not merge_dumps([lost, gloo_dumps()[0]]).whole
+    assert not lost.is_complete
+    assert not merge_dumps([lost, gloo_dumps()[0]]).is_complete
     with pytest.raises(DumpError):
         merge_dumps([])
 

@@ -111,10 +111,10 @@ def test_waiting_for_it_is_a_verdict_with_a_name_for_people(tmp_path: Path) -> N
     found = named(summary(tmp_path), "exposed_shout")
     assert found.operation == "shout"
     assert found.share == pytest.approx(0.5)
-    assert (found.knob, found.knobs) == ("shout less with compression.method", ["compression.method"])
+    assert (found.advice, found.knobs) == ("shout less with compression.method", ["compression.method"])
     assert words.bottleneck(found.name, "dp") == "exposed shout (dp)"
     told = named(generalize_advice(summary(tmp_path)), "exposed_shout")
-    assert (told.knob, told.knobs) == ("shout less", []), "as a job is told that is not ours"
+    assert (told.advice, told.knobs) == ("shout less", []), "as a job is told that is not ours"
 
 
 def test_a_simulation_prices_it_by_its_passes_or_says_that_it_is_not_modelled(

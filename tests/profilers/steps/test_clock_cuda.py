@@ -78,7 +78,7 @@ def test_a_run_makes_as_many_events_as_two_steps_have(device: Device, tmp_path: 
     rank = SimpleNamespace(
         config=config, step_config=config, timer=timer,
         recorder=CollectiveRecorder(timer, {}), device=torch.device("cpu"),
-        layout=SimpleNamespace(cp=1, world_size=1), groups=SimpleNamespace(at=SimpleNamespace(dp=0)),
+        layout=SimpleNamespace(cp=1, world_size=1), groups=SimpleNamespace(coordinates=SimpleNamespace(dp=0)),
         lab_placement=None, actions=None,
         writer=RecordWriter(tmp_path, "rank-0"),
     )  # fmt: skip

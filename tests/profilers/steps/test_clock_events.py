@@ -45,7 +45,7 @@ class Rank:
         self.timer = StepTimer(checked)
         self.recorder = CollectiveRecorder(self.timer, {})
         self.layout = SimpleNamespace(cp=1, world_size=1)
-        self.groups = SimpleNamespace(at=SimpleNamespace(dp=0))
+        self.groups = SimpleNamespace(coordinates=SimpleNamespace(dp=0))
         self.device, self.lab_placement, self.actions = torch.device("cpu"), None, None
         self.writer, self._records = RecordWriter(folder, "rank-0"), RunRecords(folder)
 

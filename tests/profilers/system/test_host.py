@@ -11,7 +11,7 @@ import pytest
 from profilers.records.schema import CoreSample, HostSample, NetworkSample
 from profilers.system.host import Host
 from profilers.system.host_sources import READINGS, ProcSource, PsutilSource
-from profilers.system.procfs import Traffic
+from profilers.system.procfs import InterfaceCounters
 from tests.support.profilers.proc_files import stat, write_proc
 from tests.support.samples import host_sample
 
@@ -200,7 +200,7 @@ def test_bytes_that_are_sent_are_counted() -> None:
             while received < len(payload):
                 received += len(receiver.recv(1 << 16))
     after = source.network()["lo"]
-    assert isinstance(after, Traffic)
+    assert isinstance(after, InterfaceCounters)
     assert after.sent_bytes - before.sent_bytes >= len(payload)
     assert after.sent_packets > before.sent_packets
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from engine.config.run_config import RunConfig
 from engine.lifecycle import setting_of
@@ -60,7 +61,7 @@ def test_waiting_for_a_late_rank_is_the_straggler_and_not_the_collective(tmp_pat
     (only,) = found.verdicts
     assert (only.name, only.rank, only.host) == ("straggler", 1, "node-1")
     computing = named(found, "compute_bound")
-    assert not {"nothing", "fine"} & {*computing.evidence.split(), *computing.knob.split()}, (
+    assert not {"nothing", "fine"} & {*computing.evidence.split(), *computing.advice.split()}, (
         "one is above its threshold"
     )
     assert only.seconds == about(0.55)
@@ -165,7 +166,7 @@ def test_thresholds_are_compared_anew_without_the_records(tmp_path: Path) -> Non
 def test_a_share_at_its_threshold_is_not_above_it() -> None:
     at = Verdict("x", "", None, "", threshold_name="bubble", share=0.15, seconds=1.0)
     assert judge([at], Thresholds()) == []
-    assert judge([replace(at, share=0.1501)], Thresholds()) != []
+    assert judge([structs.replace(at, share=0.1501)], Thresholds()) != []
 
 
 def test_thresholds_of_a_configuration_are_the_usual_ones() -> None:
@@ -215,7 +216,7 @@ def test_every_finding_names_keys_that_there_are(tmp_path: Path) -> None:
     }
     for finding in found.findings:
         assert finding.knobs and set(finding.knobs) <= set(RunConfig().flat())
-        assert all(key in finding.knob for key in finding.knobs)
+        assert all(key in finding.advice for key in finding.knobs)
 
 
 def test_verdicts_of_older_versions_are_read() -> None:

@@ -31,7 +31,7 @@ class Part:
 def margins(routing: Routing) -> Tensor:
     """By how much the last chosen expert beats the best one left out, [tokens]; zero is a tie."""
     ranked = routing.probabilities.sort(dim=-1, descending=True).values
-    last = routing.chosen.shape[1] - 1
+    last = routing.experts.shape[1] - 1
     return ranked[:, last] - ranked[:, min(last + 1, ranked.shape[1] - 1)]
 
 

@@ -18,7 +18,7 @@ def check_told(told: PartialProductsRow | None, key: str, config: RunConfig) -> 
     """
     assert told is not None and (told.key, told.share) == (key, config.flat()[key])
     whole, kept = (
-        [built.kept.device + built.kept.host for (built,) in build_ranks(one, ends_of(one))]
+        [built.activations.device + built.activations.host for (built,) in build_ranks(one, ends_of(one))]
         for one in (config.with_values({key: 1.0}), config)
     )
     place = whole.index(max(whole))

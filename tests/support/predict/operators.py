@@ -13,7 +13,7 @@ from tuning.predict.placement.signatures.operators import (
     Operator,
     OperatorSharding,
     Price,
-    same,
+    same_signatures,
 )
 
 #: Ways of a product with a matrix: rows of the input, columns of the matrix, both along what is summed; or on every
@@ -24,11 +24,14 @@ DEFERRED_SUM = OperatorSharding((PARTIAL,), PARTIAL, REPLICATED)
 PRODUCT = (DATA, COLUMN, ROW, ALIKE, DEFERRED_SUM)
 
 #: Value by value; of what is linear a partial one will do.
-POINTWISE, SUM = same(1, SEQUENCE, WIDTH, REPLICATED), same(2, SEQUENCE, WIDTH, REPLICATED, PARTIAL)
+POINTWISE, SUM = (
+    same_signatures(1, SEQUENCE, WIDTH, REPLICATED),
+    same_signatures(2, SEQUENCE, WIDTH, REPLICATED, PARTIAL),
+)
 #: Over the width of each token.
-NORM = same(1, SEQUENCE, REPLICATED)
+NORM = same_signatures(1, SEQUENCE, REPLICATED)
 #: Over the sequence, head by head.
-ATTENTION = same(1, WIDTH, REPLICATED)
+ATTENTION = same_signatures(1, WIDTH, REPLICATED)
 
 
 def total_cost(operators: Sequence[Operator], chosen: Sequence[int], price: Price) -> float:

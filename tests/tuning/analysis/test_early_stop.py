@@ -187,7 +187,7 @@ def test_a_trial_of_fewer_ranks_races_too(tmp_path: Path) -> None:
         for step in range(12):
             writer.write(step_sample(step, measured=True, forward=1.0 + 0.001 * step))
         writer.close()
-    one.began(tmp_path)
+    one.begin(tmp_path)
     early = one.answer()
     assert early is not None and early.ending is Ending.PRUNED
 

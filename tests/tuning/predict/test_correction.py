@@ -61,7 +61,7 @@ def config(
 
 def ran(one: RunConfig, seconds: float, run: str = "one", **about: Any) -> FinishedRun:
     """A finished run of this machine."""
-    network = "a lab" if one.lab.wanted else None
+    network = "a lab" if one.lab.is_wanted else None
     told = {"fingerprint": {**HERE.as_dict(), "network": network}, "backend": "gloo", "peak": None, **about}
     return FinishedRun(run, told["backend"], told["fingerprint"], Trial(one, seconds, (), told["peak"]))
 

@@ -125,7 +125,7 @@ def test_a_probability_grows_with_what_is_held() -> None:
     at_limit = headroom.predict_memory(
         79 * headroom.GIB / np.array([1 + headroom.WORKSPACE_SHARE]),
         80 * headroom.GIB,
-        beside=headroom.OutsideAllocator(headroom.GIB, 0, headroom.GIB),
+        outside=headroom.OutsideAllocator(headroom.GIB, 0, headroom.GIB),
     )
     assert at_limit.probability[0] == pytest.approx(0.5, abs=1e-6)
 

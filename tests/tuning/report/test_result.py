@@ -242,8 +242,8 @@ def test_the_budget_leaves_time_to_confirm() -> None:
         return study(budget_seconds=seconds, confirm_repeats=1, confirm_runners_up=0)
 
     trials = [lines(number, BASELINE | {"n": number}, 900.0, seconds=10.0) for number in range(3)]
-    assert policy.search_goes_on(folded(*trials), asked(60.0))
-    assert not policy.search_goes_on(folded(*trials), asked(59.0))
+    assert policy.has_search_budget(folded(*trials), asked(60.0))
+    assert not policy.has_search_budget(folded(*trials), asked(59.0))
 
 
 def test_unprovable_settings_get_a_small_share() -> None:

@@ -142,7 +142,7 @@ def test_a_sampler_that_is_changed_knows_what_the_last_one_was_told() -> None:
     index, visited = OptunaStudy(Encoding(space), 1, 2, 30, "random"), set[str]()
     for number in range(30):
         if number == 6:
-            index.turn_to("tpe", 1, 2, 30)
+            index.replace_sampler("tpe", 1, 2, 30)
         draw = index.ask(visited)
         if draw is None:
             break

@@ -60,7 +60,7 @@ def test_nsga2_has_parents_among_trials_that_it_did_not_draw(handed_over: bool) 
         found.tell(told(space, number, point))
         visited.add(point_key(point))
     if handed_over:
-        found.turn_to("nsga2", 1, 3, 160)
+        found.replace_sampler("nsga2", 1, 3, 160)
     draw = found.ask(visited)
     assert draw is not None and point_key(draw.point) not in visited
     chosen = parents(found)

@@ -131,7 +131,7 @@ def test_slow_runs_are_told_apart_and_teach_of_those_alike() -> None:
 
 def test_where_nothing_runs_it_says_so_within_twelve() -> None:
     places = np.arange(40.0)[:, None]
-    prior = Prior.from_columns(places, np.zeros(40), 0.1, 0.995, refused=("by rule",) * 10 + ("",) * 30)
+    prior = Prior.from_columns(places, np.zeros(40), 0.1, 0.995, refusals=("by rule",) * 10 + ("",) * 30)
     rows: list[int] = []
     while not (reason := explain_infeasibility(prior, Observations.from_lists(rows, [NAN] * len(rows)))):
         proposal = propose(prior, Observations.from_lists(rows, [NAN] * len(rows)))
@@ -168,7 +168,7 @@ def test_columns_must_fit() -> None:
     with pytest.raises(ValueError, match="every column"):
         Prior.from_columns(np.zeros((2, 1)), np.array([0.0, NAN]), 0.1, 0.1)
     with pytest.raises(ValueError, match="every column"):
-        Prior.from_columns(np.zeros((2, 1)), np.zeros(2), 0.1, 0.1, refused=("",))
+        Prior.from_columns(np.zeros((2, 1)), np.zeros(2), 0.1, 0.1, refusals=("",))
 
 
 def test_ten_thousand_candidates_are_proposed_from_in_time() -> None:

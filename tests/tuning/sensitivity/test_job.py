@@ -41,7 +41,7 @@ def kill_at(words: str) -> job.Tell:
 def test_the_outcome_is_kept_and_not_worked_out_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[tuple[float, str]] = []
     found = job.outcome(AnalysisRequest(folder, "fanova", COUNT), lambda *told: said.append(told))
-    assert (found.found.complete, found.found.trees, found.of_trials) == (True, 64, COUNT)
+    assert (found.outcome.complete, found.outcome.trees, found.of_trials) == (True, 64, COUNT)
     assert [part for part, _ in said] == sorted(part for part, _ in said)
     assert said[-1] == (1.0, "64 of 64 trees")
     monkeypatch.setattr(subprocess, "Popen", None)
@@ -54,8 +54,8 @@ def test_the_outcome_is_kept_and_not_worked_out_again(folder: Path, monkeypatch:
 def test_what_there_is_when_it_is_killed_stays(folder: Path) -> None:
     journal = (folder / "journal.jsonl").read_bytes()
     found = job.outcome(AnalysisRequest(folder, "fanova", COUNT), kill_at("16 of"))
-    assert found.found.complete is False
-    assert 16 <= found.found.trees < 64
+    assert found.outcome.complete is False
+    assert 16 <= found.outcome.trees < 64
     assert (folder / "journal.jsonl").read_bytes() == journal
     assert "stopped after" in document(load_study(folder)).fanova.note
 

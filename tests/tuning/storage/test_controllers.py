@@ -32,7 +32,7 @@ class Clock:
 def test_a_silent_controller_is_dead_unless_we_were_away_too(
     tmp_path: Path, silent: float, connected: float, gone: bool
 ) -> None:
-    members = DatabaseControllers(tmp_path, ownership.me(), Clock(silent, connected), "first")  # type: ignore[arg-type]
+    members = DatabaseControllers(tmp_path, ownership.this_process(), Clock(silent, connected), "first")  # type: ignore[arg-type]
     assert members.may_be_gone(FAR) is gone
     assert members.has(FAR) is (silent < 60)
     assert members.may_be_gone(FAR | {"pid": 8})
@@ -40,7 +40,7 @@ def test_a_silent_controller_is_dead_unless_we_were_away_too(
 
 def test_nobody_is_judged_while_the_database_is_away(tmp_path: Path) -> None:
     database = Clock(3.0, 999.0)
-    members = DatabaseControllers(tmp_path, ownership.me(), database, "first")  # type: ignore[arg-type]
+    members = DatabaseControllers(tmp_path, ownership.this_process(), database, "first")  # type: ignore[arg-type]
     assert [member["host"] for member in members.living()] == ["far"]
     database.away = True
     with pytest.raises(UnreachableError):

@@ -183,7 +183,7 @@ def test_what_waits_for_what(step: Step, trials: list[Trial], phase: str, why: s
 
 
 def test_the_crew_knows_who_lives(tmp_path: Path) -> None:
-    me = ownership.me()
+    me = ownership.this_process()
     alone = StudyControllers(tmp_path, me)
     assert alone.join(3) == 3
     assert [member["pid"] for member in present_controllers(tmp_path)] == [me["pid"]]
@@ -243,7 +243,7 @@ def test_a_controller_tells_of_the_last_trial_that_another_one_measured(folder: 
 
 
 def test_who_joins_clears_away_the_files_of_the_dead(tmp_path: Path) -> None:
-    me = ownership.me()
+    me = ownership.this_process()
     controllers = tmp_path / "controllers"
     controllers.mkdir()
     run_folder.write_json(controllers / "gone.json", me | {"start_time": 1.0, "answered_before": 0})

@@ -162,7 +162,7 @@ def test_a_study_has_one_owner(folder: Path) -> None:
 @pytest.mark.drawn(3, of="studies that are steered")
 def test_a_dead_owner_is_replaced(folder: Path) -> None:
     folder.mkdir(parents=True)
-    dead = ownership.me() | {"start_time": 1.0}
+    dead = ownership.this_process() | {"start_time": 1.0}
     run_folder.write_json(folder / "status.json", {"state": "running", "owner": dead})
     assert study_folder.load_study(folder).state == "interrupted"
     assert run_study(study(trials=2), folder, Machine())["state"] == "ended"

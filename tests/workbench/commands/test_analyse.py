@@ -50,7 +50,7 @@ def test_shap_is_worked_out_shown_and_drawn(command: Run, home: Path) -> None:
 
 
 def _drawn(found: Any) -> None:
-    shap = found.shap.found
+    shap = found.shap.outcome
     for part, unit in ((shap.value, "%"), (shap.failure, "percentage points")):
         series = sensitivity.effect_series(part)
         figure = sensitivity.effects(series, "title")

@@ -13,7 +13,7 @@ from engine.config.run_config import RunConfig
 from engine.lifecycle import finish
 from engine.run import run_folder
 from engine.run.outcome import Ending, RunOutcome
-from engine.run.ownership import me
+from engine.run.ownership import this_process
 from tests.workbench.conftest import Run
 
 
@@ -40,7 +40,7 @@ class FakeSession:
         on_start: Callable[[Path], None],
     ) -> Any:
         folder = run_folder.create(self._home, config, labels)
-        run_folder.update_status(folder, state="running", owner=me(), backend="gloo", world_size=1)
+        run_folder.update_status(folder, state="running", owner=this_process(), backend="gloo", world_size=1)
         on_start(folder)
         self.during()
         outcome = RunOutcome(Ending.STOPPED, "on request") if should_stop() else self.outcome

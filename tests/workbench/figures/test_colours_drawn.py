@@ -66,7 +66,7 @@ TRIALS = TrialSeries(
     best_numbers=[0, 4],
     best_values=[10.0, 10.0],
     baseline=9.0,
-    confirmed=10.0,
+    confirmed_value=10.0,
     floor=1.0,
     ruled_out=[trial(5)],
 )

@@ -51,7 +51,7 @@ def test_trials_fall_into_groups() -> None:
         StudyResult(trials=rows, confirmations=[trial(4, 11.0, confirms=2)], baseline=Entry(0, value=10.0))
     )
     assert [(point.number, point.words) for point in found.exact] == [(0, "dp=4")]
-    assert (found.exact[0].below, found.exact[0].above) == pytest.approx((1.0, 2.0))
+    assert (found.exact[0].lower_error, found.exact[0].upper_error) == pytest.approx((1.0, 2.0))
     assert [point.number for point in found.lossy] == [2]
     assert [point.number for point in found.repeated] == [2]
     assert [tuple(mark) for mark in found.failed] == [(1, "oom", "rank 2 ran out")]
@@ -77,7 +77,7 @@ def test_failures_stand_below_every_value_but_not_below_zero() -> None:
 
 def test_a_value_without_an_interval_has_no_error_bar() -> None:
     point = trial_series(StudyResult(trials=[trial(0, 10.0, low=None, high=None)])).exact[0]
-    assert (point.below, point.above) == (0.0, 0.0)
+    assert (point.lower_error, point.upper_error) == (0.0, 0.0)
 
 
 def test_importance_is_ordered_or_says_why_it_is_not_known() -> None:
@@ -90,7 +90,7 @@ def test_importance_is_ordered_or_says_why_it_is_not_known() -> None:
 def test_what_was_measured_again_is_labelled_apart_from_the_search() -> None:
     """The line of the search ends at the lucky 1,200; the study claims what the repeats say."""
     again = trial_series(result(compared(1.1), FILE))
-    assert again.confirmed == pytest.approx(1100, rel=0.01)
+    assert again.confirmed_value == pytest.approx(1100, rel=0.01)
     assert max(again.best_values) == pytest.approx(1200, rel=0.01)
     drawing = trials(again)
     words = [one.text for one in drawing.layout.annotations]
@@ -101,11 +101,13 @@ def test_what_was_measured_again_is_labelled_apart_from_the_search() -> None:
 @pytest.mark.parametrize("ratio", [1.001, 0.999])
 def test_words_of_two_levels_stand_apart_however_near_these_are(ratio: float) -> None:
     """The upper ones end at their line and the lower ones begin at theirs."""
-    series = trial_series(result(compared(1.1), FILE))._replace(baseline=1000.0, confirmed=1000.0 * ratio)
+    series = trial_series(result(compared(1.1), FILE))._replace(
+        baseline=1000.0, confirmed_value=1000.0 * ratio
+    )
     levels = [one for one in trials(series).layout.annotations if "measured again" in one.text]
     lower, upper = sorted(levels, key=lambda one: float(one.y))
     assert (lower.yanchor, upper.yanchor, lower.y < upper.y) == ("top", "bottom", True)
-    alone = trials(series._replace(confirmed=None)).layout.annotations
+    alone = trials(series._replace(confirmed_value=None)).layout.annotations
     assert [one.yanchor for one in alone] == ["middle"]
 
 

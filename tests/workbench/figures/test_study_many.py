@@ -94,10 +94,10 @@ def test_a_front_is_drawn_whole_and_what_it_beats_on_a_grid() -> None:
     series = FrontSeries(Aim(), Aim(), places[:20], places[20:], [], places[0])
     few = downsampling.downsample_front(series)
     assert few.front == series.front
-    assert set(few.beaten) <= set(series.beaten)
-    assert len(few.beaten) <= downsampling.CELLS**2
+    assert set(few.dominated) <= set(series.dominated)
+    assert len(few.dominated) <= downsampling.CELLS**2
     assert "3,980" in few.note
-    assert downsampling.downsample_front(series._replace(beaten=places[:9])).note == ""
+    assert downsampling.downsample_front(series._replace(dominated=places[:9])).note == ""
 
 
 def test_a_table_shows_some_and_says_which() -> None:

@@ -53,7 +53,7 @@ class Traced:
     def steps(self) -> range:
         first = self.trace.first
         assert first is not None
-        return range(first, first + self.trace.done)
+        return range(first, first + self.trace.steps_done)
 
     @property
     def document(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def test_the_answer_names_the_file(traced: Traced) -> None:
     assert reply.accepted
     assert reply.file == str(traced.folder / "traces" / f"step-{trace.first}-{STEPS}" / "merged.json.gz")
     assert f"steps {trace.first} to {traced.steps[-1]} of 2 ranks in {reply.file}" in reply.text
-    assert (trace.state, trace.done, trace.problems, trace.under_way) == ("recorded", STEPS, [], False)
+    assert (trace.state, trace.steps_done, trace.problems, trace.under_way) == ("recorded", STEPS, [], False)
 
 
 def test_a_second_trace_is_refused_while_one_is_under_way(traced: Traced) -> None:
@@ -209,7 +209,7 @@ def test_a_damaged_part_is_told_and_nothing_half_is_left(traced: Traced, tmp_pat
     merged = folder / Path(traced.reply.file or "").relative_to(traced.folder)
     merged.unlink()
     (trace,) = traces.list_traces(folder)
-    assert trace.merged is None
+    assert trace.merged_path is None
     part = trace.files[1]
     part.write_bytes(part.read_bytes()[:-3000])
     with pytest.raises(traces.MergeError, match=r"rank-1\.json\.gz"):

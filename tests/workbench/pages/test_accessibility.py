@@ -14,12 +14,12 @@ from axe_playwright_python.sync_playwright import Axe
 from tests.workbench.pages.conftest import HEIGHT, WIDTH, Visit
 from tests.workbench.pages.homes import home_of_every_page
 from workbench.pages.navigation import ENTRIES
-from workbench.pages.run.details import VIEWS
+from workbench.pages.run.details import SECTIONS
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 #: "runs" shows the first.
-_, *TABS_BESIDE_THE_FIRST = VIEWS
+_, *TABS_BESIDE_THE_FIRST = SECTIONS
 #: Of half a screen, or of a small one.
 NARROW = 800
 #: Pixels that the page has and shows.

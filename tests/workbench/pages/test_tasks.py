@@ -214,4 +214,4 @@ def test_a_trace_of_the_next_steps(
     person.click(person.page.get_by_role("button", name="Record the next steps"))
     person.page.locator("[class*=st-key-trace-download] button").wait_for()
     (trace,) = traces.list_traces(training)
-    assert trace.merged is not None and len(trace.files) == 2
+    assert trace.merged_path is not None and len(trace.files) == 2

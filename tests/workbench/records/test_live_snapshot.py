@@ -124,11 +124,11 @@ def test_a_run_that_nobody_looks_at_any_more_is_forgotten(tmp_path: Path) -> Non
 def test_a_run_that_has_ended_is_the_same_look_until_a_file_of_it_changes(folder: RunFolder) -> None:
     run = LiveRun(folder.folder)
     folder.write_step(0)
-    assert run.read().look != run.read().look  # it goes on
+    assert run.read().version != run.read().version  # it goes on
     folder.end()
     ended = run.read()
     assert ended is run.read() and ended.summary is not None
     run_folder.update_status(folder.folder, note="looked at")
     again = run.read()
-    assert again is not ended and again.look != ended.look
+    assert again is not ended and again.version != ended.version
     assert again is run.read()

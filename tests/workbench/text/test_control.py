@@ -18,7 +18,7 @@ def test_the_table_has_each_action_once_and_fits_a_terminal() -> None:
 
 
 def test_the_orders_to_ranks_are_the_actions_of_runs_alone() -> None:
-    assert {action.value for action in Action if action.on == "run"} == set(commands.COMMANDS)
+    assert {action.value for action in Action if action.targets == "run"} == set(commands.COMMANDS)
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from profilers.analysis.communication import message_seconds_reason
-from profilers.model.machine_rows import GpuRow, HostRow, shown
+from profilers.model.machine_rows import GpuRow, HostRow, display
 from profilers.model.run_summary import CommunicationRow, RunSummary
 from workbench.pages.run.details import numbers
 from workbench.text import quantities, run
@@ -111,8 +111,8 @@ def test_a_new_quantity_of_the_summary_is_shown_as_its_field_says(monkeypatch: p
     rows = [GpuRow(0, 10, sm_clock_mhz=1980.0, ranks_memory_bytes=2**31), GpuRow(1, 10)]
     before = [column.title for column in quantities.gpu_columns(rows, with_hosts=False)]
     for name, look in (
-        ("sm_clock_mhz", shown("clock", "MHz", in_line=True)),
-        ("ranks_memory_bytes", shown("memory of ranks", "bytes")),
+        ("sm_clock_mhz", display("clock", "MHz", in_line=True)),
+        ("ranks_memory_bytes", display("memory of ranks", "bytes")),
     ):
         monkeypatch.setattr(GpuRow.__dataclass_fields__[name], "metadata", look)
     columns = {column.title: column for column in quantities.gpu_columns(rows, with_hosts=False)}

@@ -21,11 +21,11 @@ LEAST_MEASURED = 5
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Of ``whole`` seconds, infinite without a budget, for trials that are through after ``least`` steps at the
+    """Of ``total_seconds``, infinite without a budget, for trials that are through after ``least`` steps at the
     earliest.
     """
 
-    whole: float
+    total_seconds: float
     least: int
 
     @classmethod
@@ -38,31 +38,32 @@ class Allowance:
     @property
     def share(self) -> float:
         """Seconds after which a trial that has the least steps ends."""
-        return self.whole / LENGTHS
+        return self.total_seconds / LENGTHS
 
     def why_spent(self, seconds: float, steps: int) -> str:
         """Why a trial with so many steps after so many seconds is through; empty if it is not."""
         if steps < self.least or seconds < self.share:
             return ""
-        return f"ended after {several(steps, 'steps')}: {self.share:.0f} s of {FIELD}={self.whole:g} are its share"
+        share = f"{self.share:.0f} s of {FIELD}={self.total_seconds:g}"
+        return f"ended after {several(steps, 'steps')}: {share} are its share"
 
     def no_room(self, seconds: float, steps: int, first: float | None) -> InputError | None:
         """What is said once a baseline has taken so long that no other trial fits in beside it, with what it would
         take; ``first`` are the seconds to the first of its ``steps`` steps.
         """
-        if seconds < self.whole / 2 or steps >= self.least:
+        if seconds < self.total_seconds / 2 or steps >= self.least:
             return None
         if first is None:
             took, length = f"told of no step for {seconds:.0f} s", seconds
         else:
             length = first + (self.least - 1) * (seconds - first) / steps
             took = f"takes about {length:.0f} s for {several(self.least, 'steps')}, {first:.0f} of them to the first"
-        more = "more than" if first is None else "at least"
+        bound = "more than" if first is None else "at least"
         remedy = (
-            f"no trial fits in beside the command as it is, which {took}; give {more} {_to_tens(3 * length)}, "
+            f"no trial fits in beside the command as it is, which {took}; give {bound} {_to_tens(3 * length)}, "
             f"with a confirmation {_to_tens(LENGTHS * length)}"
         )
-        return InputError(FIELD, self.whole, remedy)
+        return InputError(FIELD, self.total_seconds, remedy)
 
 
 def _to_tens(seconds: float) -> int:

@@ -88,16 +88,16 @@ class Guard:
 
     def _surviving_processes(self) -> list[str]:
         """The names of processes that go on though the trainer's own ended."""
-        until = time.monotonic() + _GRACE_SECONDS
+        deadline = time.monotonic() + _GRACE_SECONDS
         while self._any_child():
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 return [_name(process) for process in _descendants()] or ["a process"]
             time.sleep(_POLL_SECONDS)
         return []
 
     def _kill_all(self) -> None:
-        until = time.monotonic() + _KILLING_SECONDS
-        while self._any_child() and time.monotonic() < until:
+        deadline = time.monotonic() + _KILLING_SECONDS
+        while self._any_child() and time.monotonic() < deadline:
             for process in _descendants():
                 with contextlib.suppress(psutil.Error):
                     process.kill()

@@ -58,14 +58,14 @@ class Processes:
         self._exit: Exit | None = None
         #: Whether the first process ended well; lines of whoever goes on are left out.
         self.over = False
-        output, theirs = os.pipe()
+        output, write_end = os.pipe()
         try:
             self._guard = child_process.start(
-                ["-m", _GUARD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=theirs,
+                ["-m", _GUARD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=write_end,
                 variables=child_process.package_path() | {MARK: mark},
             )  # fmt: skip
         finally:
-            os.close(theirs)
+            os.close(write_end)
         order = {
             "words": command.words,
             "directory": str(command.directory),
@@ -164,10 +164,10 @@ class Processes:
                 with contextlib.suppress(OSError):  # a full disk loses the log, not the trial
                     log_file.write(block.replace(OVER, b""))
                 *whole, unfinished = (unfinished + block).replace(b"\r", b"\n").split(b"\n")
-                shown = (
+                text = (
                     [*whole, unfinished] if b"\r" in block else whole
                 )  # a bar's line ends with the next one
-                self._note(now, shown)
+                self._note(now, text)
         if unfinished.strip() and not self.over:
             self._blocks.append([(time.monotonic(), unfinished.decode(errors="replace"))])
         os.close(output)
@@ -177,8 +177,8 @@ class Processes:
         if self.over:
             return
         over = OVER.strip(b"\n") in parts
-        mine = parts[: parts.index(OVER.strip(b"\n"))] if over else parts
-        self._blocks.append([(now, part.decode(errors="replace")) for part in mine if part.strip()])
+        own_parts = parts[: parts.index(OVER.strip(b"\n"))] if over else parts
+        self._blocks.append([(now, part.decode(errors="replace")) for part in own_parts if part.strip()])
         self.over = over
 
 

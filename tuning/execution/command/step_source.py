@@ -115,7 +115,7 @@ class Lines:
     def read(self, lines: Sequence[tuple[float, str]]) -> list[Timed]:
         """The steps that these lines tell of."""
         return merge_simultaneous(
-            (at, reading) for at, line in lines if (reading := self._reading(line)) is not None
+            (seconds, reading) for seconds, line in lines if (reading := self._reading(line)) is not None
         )
 
     def _reading(self, line: str) -> Reading | None:
@@ -134,11 +134,11 @@ class Lines:
 def merge_simultaneous(readings: Iterable[Timed]) -> list[Timed]:
     """Without steps that came at once with a later one and have no time of their own: the last one's is theirs, too."""
     merged: list[Timed] = []
-    for at, reading in readings:
-        if merged and merged[-1][0] == at and reading.seconds is None and merged[-1][1].seconds is None:
-            merged[-1] = at, max(merged[-1][1], reading, key=lambda candidate: candidate.step)
+    for seconds, reading in readings:
+        if merged and merged[-1][0] == seconds and reading.seconds is None and merged[-1][1].seconds is None:
+            merged[-1] = seconds, max(merged[-1][1], reading, key=lambda candidate: candidate.step)
         else:
-            merged.append((at, reading))
+            merged.append((seconds, reading))
     return merged
 
 
@@ -172,10 +172,10 @@ class Sources:
 class Step:
     """One sample: ``seconds`` of a step, the mean of several where only every so many are told of."""
 
-    at: float
+    time: float
     seconds: float
     loss: float | None
-    of: int = 1
+    steps: int = 1
 
 
 class StepClock:
@@ -186,18 +186,18 @@ class StepClock:
         #: The most steps that one sample is the mean of.
         self.spacing = 1
 
-    def step(self, at: float, reading: Reading) -> Step | None:
+    def step(self, seconds: float, reading: Reading) -> Step | None:
         """The sample that a reading completes; None of one that is no later step, or where no time is known."""
         last = self._last
         if last is not None and reading.step <= last[0]:
             if reading.step <= _ANEW and last[0] > _ANEW + _APART:
-                self._last = reading.step, at
+                self._last = reading.step, seconds
             return None
-        self._last = reading.step, at
+        self._last = reading.step, seconds
         if reading.seconds is not None:
-            return Step(at, reading.seconds, reading.loss)
-        if last is None or at <= last[1]:
+            return Step(seconds, reading.seconds, reading.loss)
+        if last is None or seconds <= last[1]:
             return None
         count = reading.step - last[0]
         self.spacing = max(self.spacing, count)
-        return Step(at, (at - last[1]) / count, reading.loss, count)
+        return Step(seconds, (seconds - last[1]) / count, reading.loss, count)

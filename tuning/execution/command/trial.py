@@ -105,8 +105,8 @@ class CommandTrials:
         facts = outcome.ending.facts
         if trial.steps or facts.orderly or facts.missing is MissingResource.MEMORY:
             return
-        where = f"what it printed is in {folder.name}/{run_folder.LOGS}/{LOG}"
-        raise InputError(FIELD, self._command.today.text, f"{outcome.reason}; {_remedy(outcome)}; {where}")
+        log_text = f"what it printed is in {folder.name}/{run_folder.LOGS}/{LOG}"
+        raise InputError(FIELD, self._command.today.text, f"{outcome.reason}; {_remedy(outcome)}; {log_text}")
 
 
 def _remedy(outcome: RunOutcome) -> str:
@@ -199,8 +199,8 @@ class Trial:
         lines = processes.lines()
         self._tail.extend(line for _, line in lines)
         before = self.steps
-        for at, reading in self._sources.new(lines):
-            step = self._clock.step(at, reading)
+        for seconds, reading in self._sources.new(lines):
+            step = self._clock.step(seconds, reading)
             if step is not None and self.steps < self._config.train.steps:
                 self._note(step)
         return self.steps > before
@@ -208,7 +208,7 @@ class Trial:
     def _note(self, step: Step) -> None:
         config = self._config
         unknown = dict.fromkeys(f"{name}_seconds" for name in PHASES)
-        began = time.time() - (time.monotonic() - step.at) - step.seconds
+        began = time.time() - (time.monotonic() - step.time) - step.seconds
         self._writer.write(
             StepSample(
                 step=self.steps,
@@ -222,7 +222,7 @@ class Trial:
                 **unknown,
             )
         )
-        self._first = self._first or step.at
+        self._first = self._first or step.time
         self._page.enter_state(0, self.steps, "forward")
         self.steps += 1
 
@@ -238,10 +238,10 @@ class Trial:
         patience = train.step_timeout_seconds * (1.0 if self.steps else STARTING)
         last = tuple(self._tail)[-verdict.KEPT_LINES :]
         if now - heard > patience:
-            where = f"after {several(self.steps, 'steps')}" if self.steps else "and never one"
+            place = f"after {several(self.steps, 'steps')}" if self.steps else "and never one"
             stopped = ranks.stopped
             stopped_rank = f"; rank {stopped} is stopped" if stopped is not None else ""
-            words = f"the trainer told of no step for {patience:g} s, {where}{stopped_rank}"
+            words = f"the trainer told of no step for {patience:g} s, {place}{stopped_rank}"
             return verdict.outcome_of_silence(words, list(self._tail), stopped)
         if self._alone:
             first = None if self._first is None else self._first - began
@@ -322,7 +322,7 @@ def put_in_place(wanted: Invocation, place: Path, values: Mapping[str, object]) 
         path = place / f"{number}-{Path(word).name}"
         path.write_text(json.dumps(document, indent=2).replace(FOLDER, str(place)) + "\n", encoding="utf-8")
         places[word] = str(path)
-    words = (word.replace(FOLDER, str(place)) for word in wanted.naming(places))
+    words = (word.replace(FOLDER, str(place)) for word in wanted.renamed_words(places))
     return replace(wanted, words=tuple(words), files={})
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from engine.config.errors import several
 from engine.launch.ending import SENT_FROM_OUTSIDE, describe_exit
-from engine.run.outcome import Ending, RunOutcome, cause_printed_in, ending_named_in
+from engine.run.outcome import Ending, RunOutcome, named_ending, printed_cause
 from tuning.execution.command.process import Exit
 
 #: So many last lines are kept.
@@ -35,9 +35,9 @@ def outcome_of_command(
     lines: Sequence[str],
     steps: int,
     killed_for_memory: Callable[[int | None], bool],
-    where: str = "",
+    place: str = "",
 ) -> RunOutcome:
-    """Of a trainer that ended by itself after so many recorded steps, fewer than were asked for; ``where`` says it in
+    """Of a trainer that ended by itself after so many recorded steps, fewer than were asked for; ``place`` says it in
     other words. The kernel is asked whether it killed a process for want of memory, by its number if that is known.
 
     A cause that it printed comes first; then that it refuses what it was given; then the signal that ended it.
@@ -50,27 +50,25 @@ def outcome_of_command(
         return cause
     if code == -signal.SIGKILL and killed_for_memory(pid):
         return RunOutcome(Ending.OOM, _KERNEL, rank, None, last)
-    where = where or (f", after {several(steps, 'steps')}" if steps else ", before its first step")
-    refused = refusal(lines)
-    if refused and not steps:
-        return RunOutcome(Ending.ILLEGAL, _shorten(f"the trainer refuses: {refused}"), rank, None, last)
+    place = place or (f", after {several(steps, 'steps')}" if steps else ", before its first step")
+    refusal_text = refusal(lines)
+    if refusal_text and not steps:
+        return RunOutcome(Ending.ILLEGAL, _shorten(f"the trainer refuses: {refusal_text}"), rank, None, last)
     if code is None:
-        words = f"the process that watched over the trainer was killed{where}"
+        words = f"the process that watched over the trainer was killed{place}"
         return RunOutcome(Ending.CRASHED, words, None, None, last, True)
     if code < 0:
         process, outside = "the trainer" if rank is None else f"rank {rank}", -code in SENT_FROM_OUTSIDE
         return RunOutcome(
-            Ending.CRASHED, f"{process} {describe_exit(code)}{where}", rank, None, last, outside
+            Ending.CRASHED, f"{process} {describe_exit(code)}{place}", rank, None, last, outside
         )
     error = (
-        refused
+        refusal_text
         or last_error(lines)
         or ("" if steps else next((line.strip() for line in reversed(lines)), ""))
     )
-    words = f"the trainer {describe_exit(code)}{where}" + (f": {error}" if error else "")
-    return RunOutcome(
-        ending_named_in(error, printed=True) or Ending.CRASHED, _shorten(words), rank, None, last
-    )
+    words = f"the trainer {describe_exit(code)}{place}" + (f": {error}" if error else "")
+    return RunOutcome(named_ending(error, printed=True) or Ending.CRASHED, _shorten(words), rank, None, last)
 
 
 def outcome_of_silence(words: str, lines: Sequence[str], rank: int | None) -> RunOutcome:
@@ -119,16 +117,16 @@ def _without_failure(end: Exit, last: tuple[str, ...], steps: int) -> RunOutcome
 
 def _outcome_of_cause(lines: Sequence[str], rank: int | None) -> RunOutcome | None:
     """By what was printed; None if no line speaks of a cause."""
-    printed = cause_printed_in(lines)
+    printed = printed_cause(lines)
     if printed is None:
         return None
-    words = f"the trainer {printed[0].facts.counted}: {printed[1]}"
+    words = f"the trainer {printed[0].facts.count_phrase}: {printed[1]}"
     return RunOutcome(printed[0], _shorten(words), rank, None, tuple(lines[-KEPT_LINES:]))
 
 
 def _is_consequence(error: str) -> bool:
     """Whether an error speaks of what follows when another rank ended."""
-    ending = ending_named_in(error, printed=True)
+    ending = named_ending(error, printed=True)
     return ending is not None and ending.facts.consequence
 
 

@@ -103,8 +103,8 @@ class Bridge:
                 return RunOutcome(Ending.STOPPED, "stopped from outside")
             if time.monotonic() - self._heard > self._trainer.silent_seconds:
                 self._stop()
-                where = f"in {self._place / TOLD}"
-                words = f"the trainer told nothing for {self._trainer.silent_seconds:g} s {where}{self._when}"
+                place = f"in {self._place / TOLD}"
+                words = f"the trainer told nothing for {self._trainer.silent_seconds:g} s {place}{self._when}"
                 return verdict.outcome_of_silence(words, list(self._tail), None)
             self._take_command()
             time.sleep(_POLL_SECONDS)
@@ -143,8 +143,8 @@ class Bridge:
 
     def _let_end(self) -> None:
         """One that said it was through may write its last checkpoint yet, for as long as it may be silent."""
-        until = time.monotonic() + self._trainer.silent_seconds
-        while self._processes is not None and self._end() is None and time.monotonic() < until:
+        deadline = time.monotonic() + self._trainer.silent_seconds
+        while self._processes is not None and self._end() is None and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
 
     def _stop(self) -> None:
@@ -263,8 +263,8 @@ class Bridge:
         self._measured_from = step + max(1, after.train.warmup)
         run_folder.change_config(self._folder, after)
         for change in changes:
-            about = {"key": change.key, "old": change.old, "new": change.new}
-            self._writer.event(live_changes.EVENT, step=step, **about, by=by, id=order)
+            facts = {"key": change.key, "old": change.old, "new": change.new}
+            self._writer.event(live_changes.EVENT, step=step, **facts, by=by, id=order)
 
 
 def main() -> int:

@@ -106,9 +106,9 @@ class Leader:
         self.trial = None
 
     def rank(
-        self, config: RunConfig, summary: RunSummary, again: bool, spoilt: bool, trial: int | None = None
+        self, config: RunConfig, summary: RunSummary, is_repeat: bool, spoilt: bool, trial: int | None = None
     ) -> bool:
-        """A window of this ``trial`` measured this one, perhaps ``again``, and lost too much where it is ``spoilt``.
+        """A window of this ``trial`` measured this one, perhaps as a repeat, and lost too much where it is ``spoilt``.
         Whether it leads now: beside the leader around it, where it was held beside that.
         """
         rate, level, ratio = summary.tokens_per_second, summary.leader_level or 1.0, summary.leader_ratio
@@ -116,7 +116,7 @@ class Leader:
             return False
         if not spoilt:
             self._configs[_name(config)] = config
-            self._window_values.note(_name(config), summary.step_samples, level, again)
+            self._window_values.note(_name(config), summary.step_samples, level, is_repeat)
         fastest = 0.0 if self._fastest is None else self._fastest[0]
         rate = rate * level if ratio is None else fastest * ratio
         if is_lossy(config.flat()) or rate <= fastest:
@@ -187,7 +187,7 @@ class Leader:
 
     def check_enough(self, steps_left: int) -> None:
         """EndOfSearchError where ``steps_left`` are too few for what another window is likely to bring."""
-        if why := self._window_values.enough(steps_left):
+        if why := self._window_values.why_enough(steps_left):
             raise EndOfSearchError(why)
 
     def check_round(self, config: RunConfig, steps_left: int) -> None:

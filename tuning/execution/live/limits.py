@@ -39,20 +39,22 @@ class SlowdownBudget:
 
         What earlier windows of these steps lost counts; what others gained does not.
         """
-        if self._baseline is None or not stretch.measured:
+        if self._baseline is None or not stretch.measured_steps:
             return None
         live, now = self._live, stretch.first + stretch.steps
         recent = [
             window for window in self._windows if window[0].first + window[0].steps > now - live.over_steps
         ]
-        lost = sum(max(0.0, self._lost_seconds(*part)) for part in (*recent, (stretch, undone, self.level)))
+        lost_seconds = sum(
+            max(0.0, self._lost_seconds(*part)) for part in (*recent, (stretch, undone, self.level))
+        )
         allowed = live.max_slowdown * live.over_steps * self._baseline * self.level
-        if lost <= allowed:
+        if lost_seconds <= allowed:
             return None
         return EarlyEnd(
             Ending.PRUNED,
-            f"stopped early: the last {live.over_steps:,} steps took {lost:.2f} s longer than the baseline's would, "
-            f"{allowed:.2f} s are allowed",
+            f"stopped early: the last {live.over_steps:,} steps took {lost_seconds:.2f} s longer than the "
+            f"baseline's would, {allowed:.2f} s are allowed",
         )
 
     def _lost_seconds(self, stretch: StepRange, undone: bool, level: float) -> float:
@@ -69,10 +71,10 @@ def memory_shortage(measured: RunConfig, summary: RunSummary, wanted: RunConfig)
         or (free := free_bytes(summary, wanted.memory.limit_gib)) is None
     ):
         return ""
-    more = largest(wanted).total_bytes - largest(measured).total_bytes
-    if more <= max(free, 0.0):
+    additional = largest(wanted).total_bytes - largest(measured).total_bytes
+    if additional <= max(free, 0.0):
         return ""
     return (
-        f"predicted not to fit: a rank would hold {more / _MIB:,.0f} MiB more than in the window before, and "
+        f"predicted not to fit: a rank would hold {additional / _MIB:,.0f} MiB more than in the window before, and "
         f"{max(free, 0.0) / _MIB:,.0f} MiB are free"
     )

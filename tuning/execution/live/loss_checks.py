@@ -45,27 +45,27 @@ class LossCheck:
 @dataclass(frozen=True, slots=True)
 class LossChecks:
     """Of one leader: it takes ``share`` of the time of the run at the most, counted from the step ``since`` on, from
-    which on it leads. A step of the baseline takes ``ratio`` of its own; ``most`` steps at a time. ``done`` are those
-    that were made; before any, the search took its loss from the step ``known`` on, or from ``since``.
+    which on it leads. A step of the baseline takes ``ratio`` of its own; ``most`` steps at a time. ``checks`` are those
+    that were made; before any, the search took its loss from the step ``first_loss_step`` on, or from ``since``.
     """
 
     share: float
     ratio: float
     since: int
     most: int
-    done: Sequence[LossCheck] = ()
-    known: int | None = None
+    checks: Sequence[LossCheck] = ()
+    first_loss_step: int | None = None
 
     def due(self, step: int, end: int) -> int:
         """How many steps to check now, before this ``step`` of a run of ``end`` steps; 0: none."""
-        steps_left = self._allowed_steps(end) - sum(check.steps for check in self.done)
+        steps_left = self._allowed_steps(end) - sum(check.steps for check in self.checks)
         affordable = int(steps_left / LEAST_STEPS)
         if not self.share or affordable < 1:
             return 0
-        known_from = self.since if self.known is None else self.known
+        known_from = self.since if self.first_loss_step is None else self.first_loss_step
         early = min(end * EARLY, TELLS * self.most / 4)
-        last = max([1.0, known_from, early, *(check.first for check in self.done)])
-        reach = min(end, TELLS * min(steps_left, self.most)) if self.done else end
+        last = max([1.0, known_from, early, *(check.first for check in self.checks)])
+        reach = min(end, TELLS * min(steps_left, self.most)) if self.checks else end
         if not 2 * last <= step <= reach:
             return 0
         turns = max(1, min(affordable, math.ceil(math.log2(max(1.0, reach / step)))))
@@ -116,9 +116,9 @@ class LeaderLossChecks:
             if row.source == CHECK and row.steps_before is not None and row.steps_before > self._since
         ]
         # Those that were asked for and told nothing cost their steps, too.
-        done = (*checks, *self._asked[len(checks) :])
+        all_checks = (*checks, *self._asked[len(checks) :])
         last = max(lengths, default=self._since)
-        return LossChecks(self._live.loss_checks, ratio, self._since, int(most), done, last)
+        return LossChecks(self._live.loss_checks, ratio, self._since, int(most), all_checks, last)
 
     def ask(self, step: int, steps: int) -> None:
         """A check was asked for before this step; it counts however it ends."""

@@ -18,7 +18,7 @@ from engine.lifecycle import calibration_or_reason, summary_of
 from engine.run import answers, commands, progress, run_folder
 from engine.run.answers import RankReply
 from engine.run.outcome import Ending, RunOutcome
-from engine.run.ownership import alive, is_running
+from engine.run.ownership import is_alive, is_running
 from engine.run.run_folder import RunStatus
 from profilers.analysis.events import change_rows, losses_before_steps
 from profilers.analysis.rounds import wall_seconds
@@ -50,21 +50,21 @@ class UnansweredError(WorkbenchError):
 
 @dataclass(frozen=True, slots=True)
 class ChangeResult:
-    """The values hold from this step on. ``changed`` is false where they held already."""
+    """The values hold from this step on. ``has_changed`` is false where they held already."""
 
     step: int
-    changed: bool
+    has_changed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class StepRange:
-    """So many ``steps`` from ``first`` on, ``measured`` of which count, in so many seconds of training. The first
+    """So many ``steps`` from ``first`` on, ``measured_steps`` of which count, in so many seconds of training. The first
     ``settling`` ones do not.
     """
 
     first: int
     steps: int
-    measured: int
+    measured_steps: int
     seconds: float
     settling: int = 0
 
@@ -98,7 +98,7 @@ class OngoingRun:
         status = self.status
         if status.outcome is not None:
             return status.outcome.outcome()
-        if status.state and not alive(status.owner):
+        if status.state and not is_alive(status.owner):
             return RunOutcome(Ending.LOST, _LOST)
         return None
 
@@ -137,12 +137,12 @@ class OngoingRun:
         """
         key, value = next(iter(values.items()), (command, None))
         patience = min(WAIT_SECONDS, self.config.train.step_timeout_seconds / 4)
-        more = {"steps": steps, "wait": patience} if steps else {}
-        sent = inbox.send(self.folder, command, values | more, by)
-        replies, (done, text) = self._answers(sent)
+        options = {"steps": steps, "wait": patience} if steps else {}
+        sent = inbox.send(self.folder, command, values | options, by)
+        replies, (is_accepted, text) = self._answers(sent)
         if len(replies) < self.status.answering:
             raise UnansweredError(f"the order to turn it was not answered by all ranks: {text}")
-        if not done:
+        if not is_accepted:
             raise InputError(key, value, text.removeprefix(f"{key}={value!r}: "))  # ranks say the field, too
         return ChangeResult(max(answer.step for answer in replies), not text.startswith("nothing to change"))
 
@@ -181,8 +181,16 @@ class OngoingRun:
         """
         self.refresh()
         rows = change_rows(self.records)
-        mine = [place for place, row in enumerate(rows) if str(row.by).startswith(f"{BY_STUDY}{study},")]
-        since = rows[mine[-1] + 1 :] if mine else rows if self.status.labels.get("live") == study else []
+        own_places = [
+            place for place, row in enumerate(rows) if str(row.by).startswith(f"{BY_STUDY}{study},")
+        ]
+        since = (
+            rows[own_places[-1] + 1 :]
+            if own_places
+            else rows
+            if self.status.labels.get("live") == study
+            else []
+        )
         values = {row.key: row.new for row in since if not str(row.by).startswith(BY_STUDY)}
         flat = self.config.flat()
         return {key: value for key, value in values.items() if flat.get(key) == value}
@@ -195,7 +203,7 @@ class OngoingRun:
         """Let what follows see what ranks recorded since."""
         self.records.refresh()
 
-    def stretch(self, since: int) -> StepRange:
+    def steps_since(self, since: int) -> StepRange:
         """Its steps from ``since`` on, as far as every rank recorded them by the last :meth:`refresh`. Steps that
         settle after a turn are found and do not count.
         """

@@ -42,12 +42,14 @@ class PinnedValues:
     @property
     def undeclared_values(self) -> dict[str, Any]:
         """What holds of keys that the study searches, but not this value: it could not pin them."""
-        refused, searched = dict[str, Any](), self._searched_keys()
+        refused_values, searched = dict[str, Any](), self._searched_keys()
         for answer in self._journal.look().answers.values():
             if answer.command == "pin" and answer.by == BY:
-                refused |= {} if answer.accepted else answer.arguments
+                refused_values |= {} if answer.accepted else answer.arguments
         return {
-            key: value for key, value in self.values.items() if key in searched and refused.get(key) == value
+            key: value
+            for key, value in self.values.items()
+            if key in searched and refused_values.get(key) == value
         }
 
     def _searched_keys(self) -> set[str]:

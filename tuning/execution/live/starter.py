@@ -138,13 +138,13 @@ class Starter:
         self._note(safe=safe.model_dump(mode="json"))
 
     @property
-    def trying(self) -> RevertibleSteps | None:
+    def revertible_steps(self) -> RevertibleSteps | None:
         """What the run may have to undo."""
         return Notes.from_folder(self._folder).trying
 
-    def note_trying(self, trying: RevertibleSteps | None) -> None:
+    def note_revertible_steps(self, trying: RevertibleSteps | None) -> None:
         """It may have to undo this from now on, whoever tunes it; None: all of it stays, or is undone."""
-        if trying != self.trying:
+        if trying != self.revertible_steps:
             self._note(trying=trying)
 
     def _safe(self) -> RunConfig | None:
@@ -197,9 +197,9 @@ class Starter:
     def _start_run(self, before: OngoingRun | None, config: RunConfig) -> OngoingRun:
         if before is not None:
             before.wait_for_ranks()
-        if (tried := self.trying) is not None:  # nobody knows what these steps lost
+        if (tried := self.revertible_steps) is not None:  # nobody knows what these steps lost
             forget_after(self._home / tried.run, tried.first, whatever_is_left=True)
-            self.note_trying(None)
+            self.note_revertible_steps(None)
         # The time limit is meant for a trial: the whole run has as much for each of its steps.
         longer = max(1.0, self._live.steps / config.train.steps)
         values: dict[str, Any] = {

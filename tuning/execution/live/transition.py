@@ -50,11 +50,11 @@ class WindowStart:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """On held-out text: a window's ``own``, the baseline's after the same steps (``reference``), and the
+    """On held-out text: of a ``window``, of the baseline after the same steps (``reference``), and the
     ``loss_before`` both, which the run had after ``steps_before``. None where one was not taken.
     """
 
-    own: float | None
+    window: float | None
     reference: float | None = None
     loss_before: float | None = None
     steps_before: int | None = None
@@ -64,7 +64,7 @@ def increase(losses: Losses, steps: int) -> float:
     """By what share a window of so many ``steps`` loses more than the baseline does, now or, as it looks, later on;
     infinite where that is not known.
     """
-    own_loss, usual = losses.own, losses.reference
+    own_loss, usual = losses.window, losses.reference
     if own_loss is None or not usual:
         return math.inf
     learned = learning(losses, own_loss, usual, steps)
@@ -135,7 +135,7 @@ class WindowTransitions:
         """What a run did since its copy is undone, and it goes on from there."""
         self._reference, self._spoilt = None, False
 
-    def safe(self, run: OngoingRun) -> RunConfig:
+    def safe_config(self, run: OngoingRun) -> RunConfig:
         """What a run has now; where that lost too much, what it had before."""
         reference = self._reference
         return (
@@ -167,7 +167,7 @@ class WindowTransitions:
         return (self._baseline, list(self._reference.seconds)) if is_lossy(config.flat()) else None
 
     @property
-    def spoilt(self) -> bool:
+    def is_spoilt(self) -> bool:
         """Whether the last window lost too much: the run goes back before anything else."""
         return self._spoilt
 
@@ -219,7 +219,7 @@ def has_all_steps(run: OngoingRun, config: RunConfig, start: WindowStart) -> boo
     steps_of_trial = (config.train.steps - least_steps(config, 0)) // round_length * round_length
     if start.loss_before is not None and run.loss_before(start.loss_before) is None:
         return False
-    stretch = run.stretch(start.first)
-    return stretch.measured >= max(round_length, steps_of_trial) or (
-        round_length == 1 and stretch.measured > 0 and stretch.steps >= config.train.steps
+    stretch = run.steps_since(start.first)
+    return stretch.measured_steps >= max(round_length, steps_of_trial) or (
+        round_length == 1 and stretch.measured_steps > 0 and stretch.steps >= config.train.steps
     )

@@ -60,13 +60,13 @@ class WindowValues:
         self._arms: dict[str, Arm] = {}
         self._prices: list[float] = []
 
-    def note(self, name: str, seconds: Sequence[float], level: float = 1.0, again: bool = False) -> None:
-        """A window measured these steps, perhaps ``again``."""
+    def note(self, name: str, seconds: Sequence[float], level: float = 1.0, is_repeat: bool = False) -> None:
+        """A window measured these steps, perhaps not for the first time."""
         if seconds:
             arm = self._arms.setdefault(name, Arm())
             arm.steps += [step_seconds / level for step_seconds in seconds]
             arm.windows += 1
-            arm.rounds += again
+            arm.rounds += is_repeat
 
     def forget(self, name: str) -> None:
         """What was measured of this one says nothing of what can be reached."""
@@ -114,7 +114,7 @@ class WindowValues:
             f"one of them against {tokens / leader:,.0f} of {whose}"
         )
 
-    def enough(self, steps_left: int) -> str:
+    def why_enough(self, steps_left: int) -> str:
         """Why no other window of the search is worth it, with so many steps ``steps_left``; empty while one may pay.
 
         Who draws from boxes that look alike goes on while the expected gain of one more is above its price (Weitzman

@@ -23,7 +23,7 @@ from engine.lifecycle import summary_of
 from engine.run import run_folder
 from engine.run.commands import BACK
 from engine.run.outcome import EarlyEnd, Ending, RunOutcome
-from engine.run.ownership import me
+from engine.run.ownership import this_process
 from profilers.model.run_summary import RunSummary
 from tuning.execution.executor import EndOfTrialsError, OnStart, Ran, ShouldStop
 from tuning.execution.live.leader import MOST_BESIDE, Leader, may_lead_after_all, needs_after
@@ -117,7 +117,7 @@ class LiveWindows:
         config = config.with_values(self._hand.values_not_searched)
         self._check_worth_measuring(run, config, labels)
         folder = self._create_folder(run, config, labels, on_start)
-        safe_values = self._transitions.safe(run)
+        safe_values = self._transitions.safe_config(run)
         self._starter.keep(safe_values)
         began_at, first_step = time.monotonic(), run.step
         leader_before = self._leader_steps(run, config, labels, should_stop)
@@ -137,8 +137,8 @@ class LiveWindows:
             baseline, seconds = reference
             outcome, summary = self._compare_with_leader(folder, seconds, [], outcome, summary, baseline)
         elif outcome.good and leader_before and summary.step_samples:
-            again = needs_after(leader_before, summary.step_samples)
-            leader_after = self._leader_steps(run, config, labels, should_stop) if again else []
+            is_leader_due = needs_after(leader_before, summary.step_samples)
+            leader_after = self._leader_steps(run, config, labels, should_stop) if is_leader_due else []
             outcome, summary = self._compare_with_leader(
                 folder, leader_before, leader_after, outcome, summary
             )
@@ -175,7 +175,7 @@ class LiveWindows:
         self._starter.note_left(False)
         whole_run = config.with_values({"train.steps": run.config.train.steps})
         folder = run_folder.create(self._home, whole_run, labels)
-        run_folder.update_status(folder, state="running", owner=me(), started_unix=time.time())
+        run_folder.update_status(folder, state="running", owner=this_process(), started_unix=time.time())
         if on_start is not None:
             on_start(folder)
         self._transitions.hold(self._hand.values)
@@ -183,7 +183,7 @@ class LiveWindows:
 
     def _rank(self, config: RunConfig, summary: RunSummary, labels: dict[str, str]) -> None:
         """What a window says of who leads."""
-        purpose, spoilt = labels.get("purpose"), self._transitions.spoilt
+        purpose, spoilt = labels.get("purpose"), self._transitions.is_spoilt
         if self._leader.rank(config, summary, purpose in (CONFIRM, CHECK), spoilt, int(labels["trial"])):
             self._leader_since = None
         if purpose == CHECK and spoilt:
@@ -220,7 +220,7 @@ class LiveWindows:
         if outcome.ending is not Ending.COMPLETED:
             return []
         self._leader_since = start.first
-        self._slowdown.note(run.stretch(start.first))
+        self._slowdown.note(run.steps_since(start.first))
         return run.step_seconds(start.first)
 
     def _compare_with_leader(
@@ -260,7 +260,7 @@ class LiveWindows:
 
     def _undo_tried(self, run: OngoingRun, config: RunConfig, judged: bool, by: str) -> None:
         """Undo what was tried and never judged, say by a killed controller, unless the turn that follows does."""
-        trying = self._starter.trying
+        trying = self._starter.revertible_steps
         if trying is None or trying.run != run.id:
             return
         if self._transitions.goes_back(run, config, judged, trying.first):
@@ -270,7 +270,7 @@ class LiveWindows:
         self._transitions.forget()
         self._mark_undone([self._home / name for name in trying.windows])
         self._on_copy, self._last_given = [], None
-        self._starter.note_trying(None)
+        self._starter.note_revertible_steps(None)
 
     def _hold(self, values: dict[str, Any]) -> None:
         """What somebody sets by hand is no longer searched: the study is asked to pin it, and says so."""
@@ -297,7 +297,7 @@ class LiveWindows:
             self._transitions.judge(run, baseline, start)
             now = self._leader.level(run.step_seconds(start.first), baseline)
             self._slowdown.level = now or self._slowdown.level
-            self._slowdown.note(run.stretch(start.first))
+            self._slowdown.note(run.steps_since(start.first))
             self._on_copy = []  # what earlier windows did lies before the new copy, and stays
             if outcome.ending is not Ending.COMPLETED or not has_all_steps(run, baseline, start):
                 return start, outcome
@@ -314,11 +314,11 @@ class LiveWindows:
     ) -> RunSummary:
         """Write what the window measured, and what of the run it covers."""
         run.refresh()
-        stretch = run.stretch(start.first)
+        stretch = run.steps_since(start.first)
         self._next_step = stretch.first + stretch.steps
         summary = summary_of(run.config, "", "none", None)
         losses = self._transitions.judge(run, config, start)
-        trying = self._starter.trying
+        trying = self._starter.revertible_steps
         if outcome.good:
             recorded = run.summary(start.first)
             first_loss = start.first - recorded.first_step
@@ -326,7 +326,7 @@ class LiveWindows:
             summary = replace(
                 recorded,
                 losses=own_losses,
-                validation_loss=losses.own,
+                validation_loss=losses.window,
                 reference_loss=losses.reference,
                 steps_before=losses.steps_before,
                 loss_before=losses.loss_before,
@@ -341,11 +341,11 @@ class LiveWindows:
         }  # fmt: skip
         with run_folder.check_writable(self._home):
             self._mark(folder, start)
-            if trying is not None and not self._transitions.spoilt:
-                self._starter.note_trying(None)
+            if trying is not None and not self._transitions.is_spoilt:
+                self._starter.note_revertible_steps(None)
             elif trying is not None:
                 names = tuple(window.name for window in self._on_copy)
-                self._starter.note_trying(replace(trying, windows=names))
+                self._starter.note_revertible_steps(replace(trying, windows=names))
             run_folder.write_json(folder / run_folder.SUMMARY, summary.as_dict())
             run_folder.update_status(
                 folder,
@@ -396,13 +396,13 @@ class LiveWindows:
             with contextlib.suppress(InputError, UnansweredError):  # it ended meanwhile
                 run.settle()
                 self._undo_tried(run, config, False, by)
-                spoilt = self._transitions.spoilt
+                spoilt = self._transitions.is_spoilt
                 self._transitions.leave(run, config, by)
                 if spoilt:
                     self._mark_undone(self._on_copy)
                 self._on_copy = []
                 self._last_given = config
-                self._starter.note_trying(None)
+                self._starter.note_revertible_steps(None)
 
     @property
     def starter(self) -> Starter:
@@ -433,15 +433,15 @@ class LiveWindows:
         judged = labels.get("purpose") != CONFIRM
         try:
             if (first := self._transitions.tries(run, config, judged)) is not None:
-                self._starter.note_trying(
+                self._starter.note_revertible_steps(
                     RevertibleSteps(run.id, first, tuple(window.name for window in self._on_copy))
                 )
             turned = self._transitions.turn(run, config, _author(labels), judged)
             self._last_given = config
             start = turned or WindowStart(max(self._next_step, run.step + 1))
             purpose = labels.get("purpose")
-            around = self._transitions.baseline_steps(config) or (None, before)
-            raced = around if self._races and purpose not in (CONFIRM, CHECK, BASELINE) else None
+            baseline = self._transitions.baseline_steps(config) or (None, before)
+            raced = baseline if self._races and purpose not in (CONFIRM, CHECK, BASELINE) else None
             return start, self._wait_for_end(
                 run, config, start, should_stop, raced, may_cost=purpose == CHECK
             )
@@ -456,12 +456,12 @@ class LiveWindows:
         config: RunConfig,
         start: WindowStart,
         should_stop: ShouldStop,
-        around: tuple[RunConfig | None, Sequence[float]] | None,
+        baseline: tuple[RunConfig | None, Sequence[float]] | None,
         may_cost: bool,
     ) -> RunOutcome:
-        """How the window ended; one that searches, ``around`` steps of the leader, or of a configuration that is given
-        with them, need not go on where it cannot lead. One that ``may_cost`` what its steps do ends only with them: a
-        part of them tells no loss.
+        """How the window ended; one that searches need not go on where it cannot lead: ``baseline`` are steps of the
+        leader, or of a configuration that is given with them. One that ``may_cost`` what its steps do ends only with
+        them: a part of them tells no loss.
         """
         while True:
             ended = run.outcome()
@@ -477,14 +477,14 @@ class LiveWindows:
             if ended is not None:
                 return ended
             answer = should_stop() or (
-                not may_cost and self._slowdown.too_dear(run.stretch(start.first), undone=start.undone)
+                not may_cost and self._slowdown.too_dear(run.steps_since(start.first), undone=start.undone)
             )
             if (
                 not answer
-                and around is not None
+                and baseline is not None
                 and (
                     why := self._leader.why_behind(
-                        config, run.step_seconds(start.first), around[1], around[0]
+                        config, run.step_seconds(start.first), baseline[1], baseline[0]
                     )
                 )
             ):

@@ -104,11 +104,11 @@ def parse(values: Mapping[str, Any]) -> ClusterFile:
 
 def _input_error(error: ValidationError) -> InputError:
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or "cluster"
+    field = ".".join(str(part) for part in first["loc"]) or "cluster"
     remedy = remedy_of(first)
     if first["type"] == "extra_forbidden":
         remedy = f"unknown key; known here: {', '.join(sorted(_keys(first['loc'][:-1])))}"
-    return InputError(where, None if first["type"] == "missing" else first["input"], remedy)
+    return InputError(field, None if first["type"] == "missing" else first["input"], remedy)
 
 
 def _keys(path: tuple[int | str, ...]) -> list[str]:
@@ -157,7 +157,7 @@ def build(file: ClusterFile, find: Finder, folder: Path, nodes: int | None = Non
     )
     if len(groups) > 1 and file.across is None:
         raise InputError(f"{file.name}.across", None, "is missing: give the link that joins the groups")
-    across = _link(f"{file.name}.across", file.across) if file.across else None
+    group_link = _link(f"{file.name}.across", file.across) if file.across else None
     measured = _read_bandwidths(folder / file.measured) if file.measured else ()
     links = host_links.read_links(folder / file.links) if file.links else None
     count = sum(group.nodes for group in groups)
@@ -168,7 +168,7 @@ def build(file: ClusterFile, find: Finder, folder: Path, nodes: int | None = Non
         remedy += "measure all of them"
         raise InputError("links", file.links, remedy)
     sources = dict(_sources(file, groups))
-    return Cluster(file.name, groups, across, sources, measured, host_links=links)
+    return Cluster(file.name, groups, group_link, sources, measured, host_links=links)
 
 
 def _chip(name: str, chip: Chip) -> Accelerator:
@@ -178,27 +178,27 @@ def _chip(name: str, chip: Chip) -> Accelerator:
     return Accelerator(name, rates, chip.memory_bytes, chip.memory_bandwidth, sources)
 
 
-def _group(where: str, part: Nodes, accelerator: Accelerator, nodes: int | None) -> Group:
+def _group(field: str, part: Nodes, accelerator: Accelerator, nodes: int | None) -> Group:
     count = nodes or part.nodes
     if count is None:
-        raise InputError(f"{where}.nodes", None, "is missing: give the number of nodes")
+        raise InputError(f"{field}.nodes", None, "is missing: give the number of nodes")
     alone = part.devices_per_node == 1 and count > 1
-    between = _link_between(f"{where}.between", part) if count > 1 else None
-    inside = between if alone and between else _link(f"{where}.inside", part.inside)
-    pairs = _link(f"{where}.pairs", part.pairs) if part.pairs else None
+    between = _link_between(f"{field}.between", part) if count > 1 else None
+    inside = between if alone and between else _link(f"{field}.inside", part.inside)
+    pairs = _link(f"{field}.pairs", part.pairs) if part.pairs else None
     return Group(count, part.devices_per_node, accelerator, inside, between or inside, part.network, pairs)
 
 
-def _link(where: str, wire: Wire) -> Link:
+def _link(field: str, wire: Wire) -> Link:
     if wire.bytes_per_second is None:
-        raise InputError(f"{where}.bytes_per_second", None, NO_SOURCE)
+        raise InputError(f"{field}.bytes_per_second", None, NO_SOURCE)
     return Link(wire.alpha_seconds or 0.0, wire.bytes_per_second)
 
 
-def _link_between(where: str, part: Nodes) -> Link:
+def _link_between(field: str, part: Nodes) -> Link:
     rate = part.between.bytes_per_second_per_node
     if rate is None:
-        raise InputError(f"{where}.bytes_per_second_per_node", None, NO_SOURCE)
+        raise InputError(f"{field}.bytes_per_second_per_node", None, NO_SOURCE)
     return Link(part.between.alpha_seconds or 0.0, rate / part.devices_per_node)
 
 
@@ -228,7 +228,7 @@ def _sources(file: ClusterFile, groups: tuple[Group, ...]) -> Iterator[tuple[str
     yield from _of_wire("across", file.across)
 
 
-def _of_wire(where: str, wire: Wire | None) -> Iterator[tuple[str, str]]:
+def _of_wire(field: str, wire: Wire | None) -> Iterator[tuple[str, str]]:
     if wire is not None:
-        yield f"{where}.bytes_per_second", wire.source
-        yield f"{where}.alpha_seconds", _NO_START if wire.alpha_seconds is None else wire.source
+        yield f"{field}.bytes_per_second", wire.source
+        yield f"{field}.alpha_seconds", _NO_START if wire.alpha_seconds is None else wire.source

@@ -56,8 +56,8 @@ class Sheet:
                 values.append(convert(str(text)))
             except ValueError:
                 wanted = "a whole number" if convert is int else "a number, or nothing"
-                where = f"{self.path.name}: row {number}, column {name}"
-                raise InputError(where, str(text), f"give {wanted}") from None
+                place = f"{self.path.name}: row {number}, column {name}"
+                raise InputError(place, str(text), f"give {wanted}") from None
         return values
 
 

@@ -152,10 +152,10 @@ class LabRanks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Of a CPU: rates of a rank that is ``alone`` by name, and the ``most`` ranks that may be predicted."""
+    """Of a CPU: ``single_rank_rates``, by name, of a rank that is alone; the ``most`` ranks that may be predicted."""
 
     most: int
-    alone: dict[str, float] = field(default_factory=dict)
+    single_rank_rates: dict[str, float] = field(default_factory=dict)
 
     def cluster(self, whole: Cluster, seats: LabRanks) -> Cluster:
         """The machine as so many ranks have it; ``whole`` is as it was measured, by all of its own ranks."""
@@ -179,7 +179,7 @@ class Sharing:
 
     def _rate(self, name: str, rate: float, ranks: int, group: Group) -> float:
         """Of one rank among ``ranks``; ``rate`` is that among as many as the group has."""
-        if ranks >= group.devices or (alone := self.alone.get(name)) is None:
+        if ranks >= group.devices or (alone := self.single_rank_rates.get(name)) is None:
             return rate * min(1.0, group.devices / ranks)
         share = math.log(ranks) / math.log(group.devices)
         return math.exp((1 - share) * math.log(alone) + share * math.log(rate))

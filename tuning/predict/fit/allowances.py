@@ -42,8 +42,8 @@ class _MemoryConstants:
 class Peaks(NamedTuple):
     """Counted and measured bytes of the fullest rank, and the group of each trial, which is left out as a whole."""
 
-    counted: Array
-    measured: Array
+    counted_bytes: Array
+    measured_bytes: Array
     groups: NDArray[np.int_]
 
 
@@ -66,9 +66,9 @@ def learn_allowance(peaks: Peaks, runs: int, on_cpu: bool) -> Allowance:
         least_context_bytes=ends[0],
         share=share,
         error=error,
-        counted_bytes=float(peaks.counted.max()),
+        counted_bytes=float(peaks.counted_bytes.max()),
         trials=runs,
-        said=text,
+        description=text,
     )
 
 
@@ -76,7 +76,7 @@ def fit_allowance(peaks: Peaks, on_cpu: bool) -> _MemoryConstants:
     """Robust, and held near what is believed."""
 
     def log_errors(fitted: _MemoryConstants) -> Array:
-        return np.log(_predict_peaks(peaks.counted, fitted, on_cpu) / peaks.measured)
+        return np.log(_predict_peaks(peaks.counted_bytes, fitted, on_cpu) / peaks.measured_bytes)
 
     free = _FREE if on_cpu else {"scale": _FREE["scale"]}
     return fit(log_errors, _MemoryConstants(ON_CPU.context_bytes, 1 + WORKSPACE_SHARE), free).constants
@@ -84,14 +84,16 @@ def fit_allowance(peaks: Peaks, on_cpu: bool) -> _MemoryConstants:
 
 def cross_validation_error(peaks: Peaks, on_cpu: bool) -> float:
     """End of 90 % of the size of log(predicted / measured), each group predicted from the others."""
-    errors = np.zeros(len(peaks.counted))
+    errors = np.zeros(len(peaks.counted_bytes))
     groups = peaks.groups
     if len(np.unique(groups)) < 2:
         groups = np.arange(len(errors))
     for name in np.unique(groups):
         out = groups == name
         fitted = fit_allowance(Peaks(*(column[~out] for column in peaks)), on_cpu)
-        errors[out] = np.log(_predict_peaks(peaks.counted[out], fitted, on_cpu) / peaks.measured[out])
+        errors[out] = np.log(
+            _predict_peaks(peaks.counted_bytes[out], fitted, on_cpu) / peaks.measured_bytes[out]
+        )
     return max(_LEAST_ERROR, float(np.percentile(np.abs(errors), _PERCENTILE)))
 
 

@@ -92,8 +92,8 @@ class CalibratedConstants:
 
     def _distance_outside(self, cases: Cases, name: str) -> Array:
         low, high = np.log2(self.ranges[name])
-        at = np.log2(getattr(cases, name))
-        away: Array = np.maximum(np.maximum(low - at, at - high), 0.0)
+        logarithms = np.log2(getattr(cases, name))
+        away: Array = np.maximum(np.maximum(low - logarithms, logarithms - high), 0.0)
         return away
 
 
@@ -138,15 +138,17 @@ def fit_constants(
 def _rows(measured: TrialMeasurements, count: int) -> Rows[Constants]:
     """Residuals for ``count`` constants at a time: all trials once for each, and constants as columns beside them."""
     number = len(measured.seconds)
-    many = select(measured, np.tile(np.arange(number), count))
+    repeated_cases = select(measured, np.tile(np.arange(number), count))
 
     def log_errors(constants: Sequence[Constants]) -> Array:
         columns: dict[str, Any] = {
             field.name: np.repeat([getattr(constant, field.name) for constant in constants], number)
             for field in fields(constants[0])
         }
-        seconds = step_time.step(many.cases, many.machine, replace(constants[0], **columns)).seconds
-        return np.log(seconds / many.seconds).reshape(count, number)
+        seconds = step_time.step(
+            repeated_cases.cases, repeated_cases.machine, replace(constants[0], **columns)
+        ).seconds
+        return np.log(seconds / repeated_cases.seconds).reshape(count, number)
 
     return log_errors
 

@@ -126,7 +126,7 @@ def read_finished_run(folder: Path) -> FinishedRun | None:
         config = load(folder / run_folder.CONFIG)
     except InputError as error:
         return FinishedRun(*identity, None, str(error))
-    if environment.settings_given(config.environment):
+    if environment.requested_settings(config.environment):
         return FinishedRun(*identity, None, "had environment variables, which are not modelled")
     return FinishedRun(*identity, Trial(config, float(seconds), (), summary.get("peak_memory_bytes")))
 
@@ -137,13 +137,13 @@ def read_finished_runs(folders: Iterable[Path], cache_file: Path | None = None) 
     ``cache_file`` is a file with what was read before; it is brought up to date where that is possible.
     """
     cached = _read(cache_file) if cache_file else {}
-    fresh: dict[str, list[Any]] = {}
+    new_cache: dict[str, list[Any]] = {}
     runs = list[FinishedRun | None]()
     for folder in folders:
-        run, fresh[folder.name] = _load_cached(folder, cached.get(folder.name))
+        run, new_cache[folder.name] = _load_cached(folder, cached.get(folder.name))
         runs.append(run)
-    if cache_file and fresh != cached:
-        _write(cache_file, fresh)
+    if cache_file and new_cache != cached:
+        _write(cache_file, new_cache)
     return [run for run in runs if run is not None]
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from engine.config.compression import usual_value
 from engine.config.formulas.tied_parameters import sharing_of
 from engine.config.layout import accumulation, layers_of_stages
-from engine.config.methods.compression_methods import COMPRESSION_METHODS, Traffic
+from engine.config.methods.compression_methods import COMPRESSION_METHODS, WireInputs
 from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
@@ -419,7 +419,7 @@ def reduce_bytes(config: RunConfig) -> float:
         return float(_FP32)
     value, factors = float(usual_value(compression) or 0), _factor_share(resolve(config.model))
     return COMPRESSION_METHODS[compression.method].wire_bytes(
-        Traffic(value, compression.bucket_values, ranks, factors)
+        WireInputs(value, compression.bucket_values, ranks, factors)
     )
 
 

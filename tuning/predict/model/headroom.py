@@ -51,7 +51,7 @@ class Allowance:
     error: float = 0.0
     counted_bytes: float = 0.0
     trials: int = 0
-    said: str = SAID
+    description: str = SAID
 
     def median(self, counted: Array) -> Array:
         """Bytes at the peak."""
@@ -92,11 +92,11 @@ NOTHING = OutsideAllocator()
 
 
 def predict_memory(
-    counted: Array, limit: float, allowance: Allowance = ON_GPU, beside: OutsideAllocator = NOTHING
+    counted: Array, limit: float, allowance: Allowance = ON_GPU, outside: OutsideAllocator = NOTHING
 ) -> MemoryPrediction:
     """Of counted bytes on a device with ``limit`` bytes; logarithms are taken to be normal above the median."""
-    median, (low, high) = allowance.median(counted) + beside.median, allowance.ends(counted)
-    low, high = low + beside.low, high + beside.high
+    median, (low, high) = allowance.median(counted) + outside.median, allowance.ends(counted)
+    low, high = low + outside.low, high + outside.high
     deviation = np.log(high / median) / HALF_OF_90_PERCENT
     beyond = np.log(limit / median) / deviation
     return MemoryPrediction(median, low, high, _tail_probability(beyond))

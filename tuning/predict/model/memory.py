@@ -53,7 +53,7 @@ def _place(cases: Cases, number: Array) -> Place:
     flying = np.minimum(warm_up + 1, count * chunks)
     base, extra_layers = np.divmod(cases.layers, pp * chunks)
     longer = np.clip(np.ceil((extra_layers - number) / pp), 0, chunks)
-    rounds, more = np.divmod(flying, turn * chunks)
+    rounds, remainder = np.divmod(flying, turn * chunks)
     ends = np.where(chunks > 1, 1.0, 0.0)
     return Place(
         is_first=np.where(number == 0, 1.0, 0.0),
@@ -63,8 +63,8 @@ def _place(cases: Cases, number: Array) -> Place:
         most_layers=base + np.minimum(longer, 1),
         flying=flying,
         flying_layers=base * flying + _in_longer(cases, longer, flying, turn),
-        first_flying=rounds * turn + np.minimum(more, turn),
-        last_flying=rounds * turn + np.clip(more - (chunks - 1) * turn, 0, turn),
+        first_flying=rounds * turn + np.minimum(remainder, turn),
+        last_flying=rounds * turn + np.clip(remainder - (chunks - 1) * turn, 0, turn),
     )
 
 
@@ -179,9 +179,9 @@ def _of_block(cases: Cases, tokens: Array) -> tuple[Array, Array]:
     return whole, np.where(cases.recompute == NO_RECOMPUTE, whole, kept_bytes)
 
 
-def _words(cases: Cases, tokens: Array, whole: Array, beside: int) -> Array:
-    """Tokens or targets that an embedding or head keeps; ``beside`` are bytes a token where its words are split."""
-    split = tokens * (_INDEX + np.where(cases.tp > 1, beside, 0))
+def _words(cases: Cases, tokens: Array, whole: Array, extra_bytes: int) -> Array:
+    """Tokens or targets that an embedding or head keeps; ``extra_bytes`` a token where its words are split."""
+    split = tokens * (_INDEX + np.where(cases.tp > 1, extra_bytes, 0))
     return np.where(whole > 0, _INDEX * tokens / cases.tp, split)
 
 
@@ -214,8 +214,8 @@ def _gathered_bytes(cases: Cases, place: Place) -> Array:
     norms = np.where(cases.value_bytes < _FP32, cases.hidden, 0.0)
     block = _block(cases) - 2 * norms
     root = _root(cases, place) + place.is_last * (cases.hidden - norms)
-    several = (cases.chunks > 1) & (place.is_first + place.is_last > 1) & (cases.tied == 0)
-    at_once = block + np.where(several, root / 2, root)
+    has_separate_root = (cases.chunks > 1) & (place.is_first + place.is_last > 1) & (cases.tied == 0)
+    at_once = block + np.where(has_separate_root, root / 2, root)
     gathered = np.where(cases.zero_stage == 2, _sets(cases, place) * block + root, at_once)
     unit = np.maximum(block, root)
     total: Array = cases.value_bytes * (gathered + unit) + _FP32 * unit

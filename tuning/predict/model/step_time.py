@@ -74,22 +74,22 @@ def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
     """Seconds of one optimizer step of each configuration."""
     device, links = machine
     ahead = compute.forward(cases, device, constants)
-    back, again = compute.backward(ahead), compute.recomputed_flops(cases, ahead)
+    back, recomputation = compute.backward(ahead), compute.recomputed_flops(cases, ahead)
     pair = _tensor_parallel(cases, links, constants)
-    waits = [_exposed_seconds(cases, pair, block, constants) for block in (ahead, back, again)]
+    waits = [_exposed_seconds(cases, pair, block, constants) for block in (ahead, back, recomputation)]
     waits[2] = np.where(cases.recompute == FULL, waits[2], 0.0)
     tensor = waits[0] + waits[1] + waits[2]
     stall = _host_stall(cases, constants)
     lifted = _launch_overhead(back, waits[1], stall) + _launch_overhead(
-        again, waits[2], np.where(again.floor > 0, stall, 0.0)
+        recomputation, waits[2], np.where(recomputation.floor > 0, stall, 0.0)
     )
     launches = _launch_overhead(ahead, waits[0], stall) + lifted
     context = _context_parallel(cases, ahead, links, constants)
-    block = ahead.device + back.device + again.device + launches + tensor + context
+    block = ahead.device + back.device + recomputation.device + launches + tensor + context
     whole_head = 3 * head_seconds(cases, device, constants)
     layers, head = _slowest(cases, block, whole_head)
     turns = cases.micro_batches * (1 + constants.spread * np.log2(np.maximum(cases.world, 1)))
-    backwards = layers * (back.device + again.device + lifted + waits[1] + waits[2])
+    backwards = layers * (back.device + recomputation.device + lifted + waits[1] + waits[2])
     through = cases.layers * block + whole_head
     averaged = _averaging_seconds(cases, backwards, layers * block + head, links, constants)
     return Breakdown(
@@ -97,7 +97,7 @@ def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
         attention=turns * layers * (ahead.attention + back.attention),
         elements=turns * layers * (ahead.elements + back.elements),
         launches=turns * layers * launches,
-        recomputation=turns * layers * again.device,
+        recomputation=turns * layers * recomputation.device,
         head=turns * head,
         tensor_parallel=turns * layers * tensor + _replicated_seconds(cases, links, constants),
         context_parallel=turns * layers * context,
@@ -112,8 +112,8 @@ def step(cases: Cases, machine: Machine, constants: Constants) -> Breakdown:
 def block_seconds(cases: Cases, device: Device, constants: Constants) -> tuple[Array, Array]:
     """Of one micro-batch in one block, without messages: forward, and backward with what it computes again."""
     ahead = compute.forward(cases, device, constants)
-    back, again = compute.backward(ahead), compute.recomputed_flops(cases, ahead)
-    forward, *both = (block.device + _launch_overhead(block) for block in (ahead, back, again))
+    back, recomputation = compute.backward(ahead), compute.recomputed_flops(cases, ahead)
+    forward, *both = (block.device + _launch_overhead(block) for block in (ahead, back, recomputation))
     return forward, both[0] + both[1]
 
 
@@ -253,8 +253,8 @@ def _averaging_seconds(
     once = _data_parallel(cases, backwards, turn, links, constants)
     group = network.reach(cases, cases.dp * cases.cp, cases.tp)
     weights = network.ring(group, rank_elements(cases) * cases.weight_bytes, links, constants)
-    beside = np.where(cases.late > 0, cases.period * cases.micro_batches * turn, 0.0)
-    return np.where(cases.period > 1, np.maximum(weights - beside, 0.0) / cases.period, once)
+    hidden_seconds = np.where(cases.late > 0, cases.period * cases.micro_batches * turn, 0.0)
+    return np.where(cases.period > 1, np.maximum(weights - hidden_seconds, 0.0) / cases.period, once)
 
 
 def _data_parallel(cases: Cases, backwards: Array, turn: Array, links: Links, constants: Constants) -> Array:
@@ -278,8 +278,8 @@ def _data_parallel(cases: Cases, backwards: Array, turn: Array, links: Links, co
     passes = np.where(cases.gathers_once > 0, 2.0 / cases.micro_batches, 2.0)
     turns = np.select([cases.zero_stage >= 3, every], [passes, 1.0], 0.0)
     per_turn = turns * gathered + np.where(every, scattered, 0.0)
-    beside = np.where(cases.bucketed > 0, constants.shard_hidden_share * turn, 0.0)
-    exposed = np.hypot(np.maximum(per_turn - beside, 0.0), constants.shard_edge * per_turn)
+    hidden_seconds = np.where(cases.bucketed > 0, constants.shard_hidden_share * turn, 0.0)
+    exposed = np.hypot(np.maximum(per_turn - hidden_seconds, 0.0), constants.shard_edge * per_turn)
     once = np.where(every, 0.0, scattered + np.where(cases.zero_stage >= 3, 0.0, gathered))
     sharded = cases.micro_batches * exposed + np.maximum(once - room, 0.0)
     return np.where(cases.zero_stage >= 2, sharded, whole)

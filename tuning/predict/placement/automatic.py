@@ -82,8 +82,8 @@ def _layers(config: RunConfig) -> list[int] | None:
 
 def _head(config: RunConfig) -> float:
     """In times of a layer."""
-    again = config.memory.recompute == "full" and config.memory.recompute_layers is None
-    return head_layers(config) * (3 / 4 if again else 1)
+    is_recomputed = config.memory.recompute == "full" and config.memory.recompute_layers is None
+    return head_layers(config) * (3 / 4 if is_recomputed else 1)
 
 
 def slowest_stage_layers(config: RunConfig) -> float:

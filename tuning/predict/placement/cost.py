@@ -156,8 +156,8 @@ class Costs:
     def _gradients(self, orders: Ints) -> Floats:
         """What is left of the data ranks' exchange when the first stage is through with its own."""
         whole, last = self._collective(orders, "dp"), _AFTER_BACKWARD.get(self.layout.zero_stage, 0.0)
-        beside = np.minimum(last * whole, self._lead(orders)) if last and whole.any() else 0.0
-        seconds: Floats = (whole - beside).max(axis=1)
+        hidden_seconds = np.minimum(last * whole, self._lead(orders)) if last and whole.any() else 0.0
+        seconds: Floats = (whole - hidden_seconds).max(axis=1)
         return seconds
 
     def _lead(self, orders: Ints) -> Floats:
@@ -183,18 +183,18 @@ class Costs:
             times = max(1.0, calls / self.layout.pp)
             for way in ((source, target), (target, source)):
                 total += times * self.links.seconds(orders[:, way[0]], orders[:, way[1]], stream.bytes_, near)
-        beside = 0.0 if self.work is None else self._compute(orders, self.work)
-        seconds: Floats = np.maximum(total.max(axis=1), self._busiest(orders) - beside)
+        hidden_seconds = 0.0 if self.work is None else self._compute(orders, self.work)
+        seconds: Floats = np.maximum(total.max(axis=1), self._busiest(orders) - hidden_seconds)
         return seconds
 
     def _busiest(self, orders: Ints) -> Floats:
         """Seconds for which the busiest link carries messages. Those all around go beside as many to the next place."""
-        around, next_places = self.volumes.wrap.calls, list(itertools.pairwise(self._stages))
-        carried = (self.volumes.pp.calls - around) * self._carried(orders, next_places)
-        if around:
-            together = around * self._carried(orders, [*next_places, (self._stages[-1], self._stages[0])])
-            together[:, : len(next_places)] += carried
-            carried = together
+        wrap_calls, next_places = self.volumes.wrap.calls, list(itertools.pairwise(self._stages))
+        carried = (self.volumes.pp.calls - wrap_calls) * self._carried(orders, next_places)
+        if wrap_calls:
+            wrapped = wrap_calls * self._carried(orders, [*next_places, (self._stages[-1], self._stages[0])])
+            wrapped[:, : len(next_places)] += carried
+            carried = wrapped
         seconds: Floats = carried.max(axis=(1, 2, 3))
         return seconds
 

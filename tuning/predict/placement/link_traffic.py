@@ -57,7 +57,7 @@ def _gradients(config: RunConfig) -> dict[str, Stream]:
     streams = dict[str, Stream]()
     if config.model.experts is not None:
         experts = _Experts.from_config(config)
-        elements += experts.instead / parallel.tp
+        elements += experts.router_difference / parallel.tp
         streams["edp"] = _data_parallel_stream(config, experts.elements / parallel.ep / parallel.tp)
     streams["dp"] = _data_parallel_stream(config, elements)
     if 1 < layout.shard < layout.inner:
@@ -89,7 +89,7 @@ class _Experts(NamedTuple):
     """Elements of all experts of the fullest place, and of its routers less the feed-forwards that experts replace."""
 
     elements: int
-    instead: int
+    router_difference: int
 
     @classmethod
     def from_config(cls, config: RunConfig) -> _Experts:
@@ -97,8 +97,8 @@ class _Experts(NamedTuple):
         shape, experts = resolve(config.model), config.model.experts or 1
         layers = math.ceil(max(rank_layers(config)) / sharing_of(config.model).layers_each)
         width = config.model.expert_ffn_hidden or shape.ffn_hidden
-        instead = shape.hidden * experts - 3 * shape.hidden * shape.ffn_hidden
-        return cls(layers * experts * 3 * shape.hidden * width, layers * instead)
+        difference = shape.hidden * experts - 3 * shape.hidden * shape.ffn_hidden
+        return cls(layers * experts * 3 * shape.hidden * width, layers * difference)
 
 
 def _largest_stage(config: RunConfig) -> float:
@@ -137,14 +137,14 @@ def _activations(config: RunConfig) -> Stream:
     """
     sizes, layers, parallel = sizes_of(config), max(rank_layers(config)), config.parallel
     parts = sizes.replicated
-    again = computed_again(config, "full")
-    pairs = layers * block_pairs(config) * (1 + again / 2)
+    recomputed = computed_again(config, "full")
+    pairs = layers * block_pairs(config) * (1 + recomputed / 2)
     if "down" not in parts and (config.overlap.tp_chunks == 1 or config.model.experts is not None):
-        pairs -= layers * again / 2
+        pairs -= layers * recomputed / 2
     split_ends = 2 - len(parts & {"embedding", "head"})
     pairs += split_ends / (1 if parallel.pp == 1 else 2)
     if parallel.tp_regather:
-        gathered = layers * (1 - again) * (2 - len(parts & {"query_key_value", "gate_up"}))
+        gathered = layers * (1 - recomputed) * (2 - len(parts & {"query_key_value", "gate_up"}))
         gathered += "head" not in parts
         pairs += gathered / 2
     turns, bytes_ = accumulation(config), sizes.element * sizes.hidden

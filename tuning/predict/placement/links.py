@@ -86,8 +86,8 @@ class Links:
             inside[list(shared_link.devices)] = True
             leaving, entering = inside[sources] & on_shared, inside[targets] & on_shared
             for way in (leaving & ~entering, entering & ~leaving):
-                together = way.sum(axis=-1, keepdims=True) * bytes_ / shared_link.bytes_per_second
-                seconds = np.where(way, np.maximum(seconds, alpha + together), seconds)
+                shared_seconds = way.sum(axis=-1, keepdims=True) * bytes_ / shared_link.bytes_per_second
+                seconds = np.where(way, np.maximum(seconds, alpha + shared_seconds), seconds)
         return seconds
 
 
@@ -106,12 +106,12 @@ def cluster_links(cluster: Cluster) -> Links:
     nodes = np.concatenate([places + first[index] for index, places in enumerate(inside_island)])
 
     def matrix(name: str) -> Floats:
-        across = getattr(cluster.across, name, 0.0)
+        group_link = getattr(cluster.across, name, 0.0)
         near, far = (
             np.array([getattr(getattr(group, kind), name) for group in cluster.groups])[islands]
             for kind in ("inside", "between")
         )
-        joined = np.where(islands[:, None] == islands, far[:, None], across)
+        joined = np.where(islands[:, None] == islands, far[:, None], group_link)
         return np.where(nodes[:, None] == nodes, near[:, None], joined)
 
     alpha, rates = matrix("alpha_seconds"), matrix("bytes_per_second")

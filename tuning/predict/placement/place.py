@@ -74,7 +74,7 @@ class PlacementReport:
     not equally fast, else None. ``alternatives`` are the orders with axes nested in all ways, the fastest first.
     """
 
-    where: str
+    network: str
     placement: Placement
     seconds: dict[str, float]
     in_order_seconds: dict[str, float]
@@ -98,18 +98,18 @@ class PlacementReport:
     def reason(self) -> str:
         """What is gained, and what crosses islands, in one line."""
         now, before = (1e3 * sum(seconds.values()) for seconds in (self.seconds, self.in_order_seconds))
-        across = self.placement.across.rstrip(".")
-        across = f"; {across}" if across else ""
+        crossing_text = self.placement.crossings.rstrip(".")
+        crossing_text = f"; {crossing_text}" if crossing_text else ""
         if not self.values:
-            alike = "placing ranks in order is as fast as any other way"
-            return f"{alike} ({now:,.1f} ms a step, nothing hidden){across}"
+            order_text = "placing ranks in order is as fast as any other way"
+            return f"{order_text} ({now:,.1f} ms a step, nothing hidden){crossing_text}"
         changed = " and ".join(_WHAT[key] for key in self.values)
-        return f"{changed}: {now:,.1f} ms a step instead of {before:,.1f}, nothing hidden{across}"
+        return f"{changed}: {now:,.1f} ms a step instead of {before:,.1f}, nothing hidden{crossing_text}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values: seconds, and the gain as a fraction."""
         return {
-            "where": self.where,
+            "where": self.network,
             "order": list(self.placement.devices),
             "stage_layers": None if self.stage_layers is None else list(self.stage_layers),
             "gain": self.gain,
@@ -138,12 +138,14 @@ def many(configs: Sequence[RunConfig], target: Target, limit_seconds: float) -> 
     """Of several configurations of one size, ``limit_seconds`` at most for the search of all of them together."""
     reports, links_by_network = list[PlacementReport | None](), dict[str, Links]()
     for config in configs:
-        where = _network_words(config, target)
-        if where is None:
+        network = _network_words(config, target)
+        if network is None:
             reports.append(None)
             continue
-        links = links_by_network.setdefault(where, links_by_network.get(where) or links_of(config, target))
-        reports.append(_place(config, target, links, where, limit_seconds / len(configs)))
+        links = links_by_network.setdefault(
+            network, links_by_network.get(network) or links_of(config, target)
+        )
+        reports.append(_place(config, target, links, network, limit_seconds / len(configs)))
     return reports
 
 
@@ -192,7 +194,7 @@ def links_of(config: RunConfig, target: Target) -> Links:
 
 
 def _place(
-    config: RunConfig, target: Target, links: Links, where: str, limit_seconds: float
+    config: RunConfig, target: Target, links: Links, network: str, limit_seconds: float
 ) -> PlacementReport:
     """The simplest of what is as good as the best: ranks in order or placed, with layers as they are or dealt."""
     layout, volumes, work = layout_of(config), volumes_of(config), _work(config, target, links.devices)
@@ -209,7 +211,7 @@ def _place(
     seconds, chosen, layers = next(way for way in ways if sum(way[0].values()) <= least * (1 + _SAME))
     configured = None if asked_order is None else _seconds(config, links, work, asked_order, None)
     return PlacementReport(
-        where, chosen, seconds, ways[0][0], configured, layers, _alternatives(config, links, work)
+        network, chosen, seconds, ways[0][0], configured, layers, _alternatives(config, links, work)
     )
 
 
@@ -283,8 +285,8 @@ def _most_layers(config: RunConfig, target: Target, chip: Accelerator) -> int:
     """Layers that are safe on a device, each taken as its share of the fullest rank; as many as now in any case."""
     fullest, whole = footprint.largest(config), resolve(config.model).layers
     bytes_by_layers = np.arange(1, whole + 1) * np.float64(fullest.total_bytes / fullest.layers)
-    beside = headroom.overhead_columns([headroom.rank_overhead(config, target.on_cpu)])
-    needs = headroom.predict_memory(bytes_by_layers, float(chip.memory_bytes), target.allowance, beside)
+    overheads = headroom.overhead_columns([headroom.rank_overhead(config, target.on_cpu)])
+    needs = headroom.predict_memory(bytes_by_layers, float(chip.memory_bytes), target.allowance, overheads)
     return max(math.ceil(whole / config.parallel.pp), int((needs.probability <= headroom.SAFE).sum()))
 
 

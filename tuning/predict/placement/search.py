@@ -87,7 +87,7 @@ class OrderSearchResult(NamedTuple):
 
     order: tuple[int, ...]
     cost: float
-    tried: int
+    orders_tried: int
 
 
 def exhaustive(places: int, costs: CostFunction) -> OrderSearchResult:
@@ -107,7 +107,7 @@ def exhaustive(places: int, costs: CostFunction) -> OrderSearchResult:
         least, tried = int(costs_of_batch.argmin()), tried + len(batch)
         if costs_of_batch[least] < best.cost:
             best = OrderSearchResult(batch[least], float(costs_of_batch[least]), tried)
-    return best._replace(tried=tried)
+    return best._replace(orders_tried=tried)
 
 
 def anneal(
@@ -138,7 +138,7 @@ def anneal(
             if _accept_move(float(neighbour_costs[chain] - costs_now[chain]), temperature, random):
                 orders[chain], costs_now[chain] = neighbours[chain], neighbour_costs[chain]
         best = _better(best, orders, costs_now)
-    return best._replace(tried=tried)
+    return best._replace(orders_tried=tried)
 
 
 def _better(best: OrderSearchResult, orders: list[list[int]], costs: Floats) -> OrderSearchResult:
@@ -182,7 +182,7 @@ _WORTH = 1e-3
 class Placement:
     """``devices``: of each rank. ``seconds``: of a step, by axis and ``compute`` where that is known, beside those of
     the ranks in order. ``stage_layers``: of each stage, with one stage a rank; None where times of layers are unknown.
-    ``across`` says in words what crosses islands; empty where there is one.
+    ``crossings`` says in words what crosses islands; empty where there is one.
     """
 
     devices: tuple[int, ...]
@@ -191,7 +191,7 @@ class Placement:
     stage_layers: tuple[int, ...] | None
     method: Method
     reason: str
-    across: str = ""
+    crossings: str = ""
 
     @property
     def total_seconds(self) -> float:
@@ -241,15 +241,15 @@ def place(
     if permute:
         best = _choose_order(layout, links, costs, seed, steps, limit_seconds)
     devices, method = best
-    across = _crossing_words(layout, links, devices)
+    crossings = _crossing_words(layout, links, devices)
     return Placement(
         devices,
         _parts(costs, devices),
         _parts(costs, in_order),
         None if work is None else costs.stage_layers(np.array(devices), work),
         method,
-        _reason(costs, devices, method, across),
-        across,
+        _reason(costs, devices, method, crossings),
+        crossings,
     )
 
 
@@ -315,13 +315,13 @@ def _parts(costs: Costs, devices: Sequence[int]) -> dict[str, float]:
     return {name: float(seconds[0]) for name, seconds in parts.items()}
 
 
-def _reason(costs: Costs, devices: tuple[int, ...], method: Method, across: str) -> str:
+def _reason(costs: Costs, devices: tuple[int, ...], method: Method, crossings: str) -> str:
     """What the order gains over the ranks in order, and what crosses islands."""
     now, before = _cost(costs, devices), _cost(costs, range(len(devices)))
     gain = f"{before / now:.2f} times as fast as ranks in order" if now < before else "No order is faster"
     if method == "rank order":
         gain = "Ranks stay in order"
-    return f"{gain} ({1e3 * now:,.1f} ms a step){across and f'; {across}'}" + ("" if across else ".")
+    return f"{gain} ({1e3 * now:,.1f} ms a step){crossings and f'; {crossings}'}" + ("" if crossings else ".")
 
 
 def _crossing_words(layout: Layout, links: Links, devices: tuple[int, ...]) -> str:

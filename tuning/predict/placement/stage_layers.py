@@ -53,8 +53,8 @@ def slowest_stage(
     """Seconds of the stage that takes longest."""
     extra = extra_layers or [0.0] * len(counts)
     return max(
-        (count + more) * layer_seconds
-        for count, layer_seconds, more in zip(counts, seconds, extra, strict=True)
+        (count + added_layers) * layer_seconds
+        for count, layer_seconds, added_layers in zip(counts, seconds, extra, strict=True)
     )
 
 

@@ -131,9 +131,9 @@ def _slower(searched: _LayoutSearch, own_row: int, best: int, slower: float) -> 
 
 def lost_terms(own_terms: dict[str, float], best: dict[str, float]) -> list[tuple[str, float]]:
     """Terms by which one step is longer than another, most first, with their seconds: those that matter."""
-    more = sorted(((own_terms[name] - best[name], name) for name in own_terms), reverse=True)
-    whole = sum(seconds for seconds, _ in more if seconds > 0)
-    return [(name, seconds) for seconds, name in more if seconds > 0 and seconds >= _SHARE * whole]
+    losses = sorted(((own_terms[name] - best[name], name) for name in own_terms), reverse=True)
+    whole = sum(seconds for seconds, _ in losses if seconds > 0)
+    return [(name, seconds) for seconds, name in losses if seconds > 0 and seconds >= _SHARE * whole]
 
 
 def _illegal(space: Space, axis: str, value: int) -> str:

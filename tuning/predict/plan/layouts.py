@@ -54,14 +54,14 @@ class Space:
         Raises:
             InputError: it asks for what no closed form knows: experts, an outer loop, offloading.
         """
-        refused = {
+        fixed_settings = {
             "model.experts": (config.model.experts, None),
             "outer.method": (config.outer.method, "none"),
             "memory.offload": (config.memory.offload, "none"),
             "memory.block_actions": (config.memory.block_actions, None),
             "memory.budget_gib": (config.memory.budget_gib, None),
         }
-        for key, (value, usual) in refused.items():
+        for key, (value, usual) in fixed_settings.items():
             if value != usual:
                 raise InputError(
                     key, value, "its time is not modelled, so no layouts are compared; leave it out"
@@ -150,13 +150,13 @@ class Space:
 
 def values(point: Sequence[int]) -> dict[str, Any]:
     """A point as dotted keys and values."""
-    at = dict(zip(AXES, map(int, point), strict=True))
+    numbers = dict(zip(AXES, map(int, point), strict=True))
     return {
-        **{f"parallel.{axis}": at[axis] for axis in ("dp", "tp", "pp", "zero_stage")},
-        "batch.micro_batch": at["micro_batch"],
-        "schedule.kind": compared(at["chunks"])[0],
-        "schedule.chunks": at["chunks"],
-        "memory.recompute": RECOMPUTE[at["recompute"]],
+        **{f"parallel.{axis}": numbers[axis] for axis in ("dp", "tp", "pp", "zero_stage")},
+        "batch.micro_batch": numbers["micro_batch"],
+        "schedule.kind": compared(numbers["chunks"])[0],
+        "schedule.chunks": numbers["chunks"],
+        "memory.recompute": RECOMPUTE[numbers["recompute"]],
     }
 
 

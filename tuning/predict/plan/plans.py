@@ -54,7 +54,7 @@ class LayoutTable(NamedTuple):
 class PlanResult:
     """``best`` fit, fastest first: of each dp, tp, pp and ZeRO stage the fastest. Of ``pareto``, which is of 1F1B and
     its interleaved form, none other is both faster and smaller. ``tight`` is a faster one that may fit. ``families``
-    have a line for each value of each axis. ``placed`` says for each of the best where its ranks belong, None where
+    have a line for each value of each axis. ``placements`` says for each of the best where its ranks belong, None where
     devices are all alike.
     """
 
@@ -66,7 +66,7 @@ class PlanResult:
     pareto: tuple[Forecast, ...]
     tight: Forecast | None
     families: tuple[Family, ...]
-    placed: tuple[PlacementReport | None, ...]
+    placements: tuple[PlacementReport | None, ...]
     lab_left_out: bool = False
 
     @property
@@ -87,8 +87,8 @@ class PlanResult:
             "looked_at": self.looked_at,
             "safe": self.safe,
             "best": [
-                row(forecast) | {"placement": where and where.as_dict()}
-                for forecast, where in zip(self.best, self.placed, strict=True)
+                row(forecast) | {"placement": placement and placement.as_dict()}
+                for forecast, placement in zip(self.best, self.placements, strict=True)
             ],
             "pareto": [row(forecast) for forecast in self.pareto],
             "tight": row(self.tight) if self.tight else None,
@@ -145,8 +145,8 @@ def plan(config: RunConfig, target: Target, top: int = 10, ranks: int | None = N
         pareto=tuple(answers[len(chosen) : len(chosen) + len(front)]),
         tight=answers[-1] if len(tight) else None,
         families=families(space, target, table.points, table.seconds, table.memory, table.probability),
-        placed=tuple(place.many([forecast.config for forecast in best], target, place.LIMIT_SECONDS)),
-        lab_left_out=config.lab.wanted and not target.in_lab,
+        placements=tuple(place.many([forecast.config for forecast in best], target, place.LIMIT_SECONDS)),
+        lab_left_out=config.lab.is_wanted and not target.in_lab,
     )
 
 
@@ -198,11 +198,15 @@ def _best_schedules(space: Space, points: Points, chosen: list[Forecast], target
         min(
             [
                 own_forecast,
-                *(candidate for candidate in itertools.islice(answers, len(more)) if candidate.fits),
+                *(
+                    candidate
+                    for candidate in itertools.islice(answers, len(other_schedules))
+                    if candidate.fits
+                ),
             ],
             key=_median,
         )
-        for own_forecast, more in zip(chosen, others, strict=True)
+        for own_forecast, other_schedules in zip(chosen, others, strict=True)
     ]
     return sorted(best, key=_median) if any(others) else best
 

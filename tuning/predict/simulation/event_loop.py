@@ -39,7 +39,7 @@ class CollectiveCall:
 
     axis: str
     group: Group
-    come: list[tuple[int, int]] = field(default_factory=list)
+    arrivals: list[tuple[int, int]] = field(default_factory=list)
     booking: PortUse | None = None
     waiting: list[int] = field(default_factory=list)
 
@@ -62,15 +62,15 @@ class Meetings:
 
     def come(self, call: Collective, place: int, op: int, now: float) -> CollectiveCall:
         """A place reaches a collective; the last one lets it begin."""
-        counted = (place, call.axis, call.among)
+        counted = (place, call.axis, call.group)
         number = self._counts[counted] = self._counts.get(counted, 0) + 1
-        group = self.group(call.among, place, call.group_size)
+        group = self.group(call.group, place, call.group_size)
         key = group.number, call.axis, number
         meeting = self._open.get(key)
         if meeting is None:
             meeting = self._open[key] = CollectiveCall(call.axis, group)
-        meeting.come.append((place, op))
-        if len(meeting.come) == len(group.places):
+        meeting.arrivals.append((place, op))
+        if len(meeting.arrivals) == len(group.places):
             del self._open[key]
             meeting.booking = self._begin(call, group, now)
         return meeting
@@ -159,28 +159,28 @@ class EventLoop:
             self._go_on(place, now)
         self._check_end()
         for meeting in self._met:
-            for place, op in meeting.come:
+            for place, op in meeting.arrivals:
                 self.ends[place][op] = meeting.end or 0.0
 
     def _go_on(self, place: int, now: float) -> None:
         """Do what takes no time, up to the next operation that does."""
         ops, waits = self._ops[place], self._waits
         waits[place] = _NOBODY
-        while (at := self._at[place]) < len(ops):
-            op = ops[at]
+        while (index := self._at[place]) < len(ops):
+            op = ops[index]
             if op.code == Code.WORK:
-                self._begin(place, at, op, now)
+                self._begin(place, index, op, now)
                 return
             if op.code == Code.START:
-                self._call_collective(place, at, op, now)
-            elif not self._joins(place, at, op, now):
+                self._call_collective(place, index, op, now)
+            elif not self._joins(place, index, op, now):
                 return
-            self._at[place] = at + 1
+            self._at[place] = index + 1
 
-    def _begin(self, place: int, at: int, op: Op, now: float) -> None:
+    def _begin(self, place: int, index: int, op: Op, now: float) -> None:
         """Begin work, unless its message was not sent yet, or there is no register for its result."""
         if op.needs:
-            arrival = self.arrivals[place][at]
+            arrival = self.arrivals[place][index]
             if arrival is None:
                 self._waits[place] = _MESSAGE
                 return
@@ -191,16 +191,16 @@ class EventLoop:
                 self._waits[place] = _REGISTER
                 return
             now = max(now, credit)
-        self.starts[place][at] = now
+        self.starts[place][index] = now
         self._works[place] = True
-        heappush(self._heap, (now + op.seconds * self._factors[place][at], place))
+        heappush(self._heap, (now + op.seconds * self._factors[place][index], place))
 
     def _finish(self, place: int, now: float) -> None:
         """Work has ended: send what it made, give back the register that it read."""
-        at = self._at[place]
-        op = self._ops[place][at]
-        self.ends[place][at] = now
-        self._at[place] = at + 1
+        index = self._at[place]
+        op = self._ops[place][index]
+        self.ends[place][index] = now
+        self._at[place] = index + 1
         if op.to >= 0:
             self._send(place, op, now)
         if op.gives >= 0:
@@ -233,23 +233,23 @@ class EventLoop:
         if self._wanting.pop(key, None) == source and self._waits[source] == _REGISTER:
             self._go_on(source, now)
 
-    def _call_collective(self, place: int, at: int, op: Op, now: float) -> None:
+    def _call_collective(self, place: int, index: int, op: Op, now: float) -> None:
         """Call a collective; where all have called it, those that wait are told its end."""
         assert op.call is not None
-        meeting = self._meetings.come(op.call, place, at, now)
-        self.starts[place][at] = now
+        meeting = self._meetings.come(op.call, place, index, now)
+        self.starts[place][index] = now
         self._started.setdefault((place, op.tag), []).append(meeting)
         if meeting.end is not None:
             self._met.append(meeting)
             for other in meeting.waiting:
                 heappush(self._heap, (meeting.end, other))
 
-    def _joins(self, place: int, at: int, op: Op, now: float) -> bool:
+    def _joins(self, place: int, index: int, op: Op, now: float) -> bool:
         """Whether all that a place has called with a tag is through; else it comes again when that may be so."""
         if place not in self._joining:
             self._joining[place] = now
             if op.code == Code.MEET:
-                self._call_collective(place, at, op, now)
+                self._call_collective(place, index, op, now)
         called = self._started.get((place, op.tag), [])
         for meeting in called:
             if meeting.end is None:
@@ -261,15 +261,15 @@ class EventLoop:
             heappush(self._heap, (end, place))
             return False
         self._started.pop((place, op.tag), None)
-        self.starts[place][at], self.ends[place][at] = self._joining.pop(place), now
+        self.starts[place][index], self.ends[place][index] = self._joining.pop(place), now
         return True
 
     def _check_end(self) -> None:
-        unfinished = [place for place, at in enumerate(self._at) if at < len(self._ops[place])]
+        unfinished = [place for place, index in enumerate(self._at) if index < len(self._ops[place])]
         if unfinished:
             waits = "; ".join(self._describe_wait(place) for place in unfinished[:4])
-            more = f"; and {len(unfinished) - 4:,} more places" if len(unfinished) > 4 else ""
-            raise DeadlockError(f"deadlock in the {self._step.plan.kind} plan: {waits}{more}")
+            more_text = f"; and {len(unfinished) - 4:,} more places" if len(unfinished) > 4 else ""
+            raise DeadlockError(f"deadlock in the {self._step.plan.kind} plan: {waits}{more_text}")
 
     def _describe_wait(self, place: int) -> str:
         rank, replica = divmod(place, self._step.replicas)

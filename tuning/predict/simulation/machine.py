@@ -56,33 +56,34 @@ class Route(NamedTuple):
 
     alpha: float
     seconds_per_byte: float
-    out: int
-    into: int
+    out_port: int
+    in_port: int
     shared: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(slots=True)
 class PortUse:
-    """What the last collective on a port has of it: ``until`` it is through, ``latency`` before the ranks know.
+    """What the last collective on a port has of it: ``busy_until``, when it is through, ``latency`` before the ranks
+    know.
 
     It has half of the rate until ``slowed``, on whichever of its ports that is: it goes as fast as its slowest one.
     """
 
-    until: float = 0.0
+    busy_until: float = 0.0
     latency: float = 0.0
     slowed: float = 0.0
 
     @property
     def end(self) -> float:
         """When its ranks go on."""
-        return self.until + self.latency
+        return self.busy_until + self.latency
 
     def make_room(self, begin: float, seconds: float) -> None:
         """A message that takes so many seconds alone begins on one of its ports."""
-        beside = min(seconds, self.until - begin)
-        if beside > 0.0:
-            end = begin + 2 * beside
-            self.until += max(0.0, end - max(begin, self.slowed)) / 2
+        shared_seconds = min(seconds, self.busy_until - begin)
+        if shared_seconds > 0.0:
+            end = begin + 2 * shared_seconds
+            self.busy_until += max(0.0, end - max(begin, self.slowed)) / 2
             self.slowed = max(self.slowed, end)
 
 
@@ -150,7 +151,7 @@ class Ports:
         alpha, seconds_per_byte, out, into, _ = route
         free, sending, receiving = self.free, self.bookings[out], self.bookings[into]
         begin, seconds = max(now, free[out], free[into]), bytes_ * seconds_per_byte
-        shared = min(seconds, max(sending.until, receiving.until) - begin)
+        shared = min(seconds, max(sending.busy_until, receiving.busy_until) - begin)
         if shared > 0.0:
             sending.make_room(begin, seconds)
             if receiving is not sending:
@@ -162,23 +163,23 @@ class Ports:
     def _send_through(self, route: Route, bytes_: float, now: float) -> float:
         """Of a message whose way leads through ports that others share; each is kept as long as its rate asks for."""
         free, shared_ports = self.free, [port for port, _ in route.shared]
-        ports = (route.out, route.into, *shared_ports)
+        ports = (route.out_port, route.in_port, *shared_ports)
         begin, seconds = max(now, *[free[port] for port in ports]), bytes_ * route.seconds_per_byte
         met = {id(booking): booking for booking in (self.bookings[port] for port in ports)}.values()
-        beside = max(0.0, min(seconds, max(booking.until for booking in met) - begin))
+        shared_seconds = max(0.0, min(seconds, max(booking.busy_until for booking in met) - begin))
         for booking in met:
             booking.make_room(begin, seconds)
-        seconds += beside
-        free[route.out] = free[route.into] = begin + seconds
+        seconds += shared_seconds
+        free[route.out_port] = free[route.in_port] = begin + seconds
         for port, seconds_per_byte in route.shared:
-            free[port] = begin + bytes_ * seconds_per_byte + beside
+            free[port] = begin + bytes_ * seconds_per_byte + shared_seconds
         return begin + seconds + route.alpha
 
     def book(self, ports: Sequence[int], begin: float, seconds: float, latency: float) -> PortUse:
         """A collective on all of these ports, behind those that are there, and beside their messages."""
-        begin = max(begin, *[self.bookings[port].until for port in ports])
-        beside = min(seconds, max(0.0, max(self.free[port] for port in ports) - begin))
-        booking = PortUse(begin + seconds + beside, latency)
+        begin = max(begin, *[self.bookings[port].busy_until for port in ports])
+        shared_seconds = min(seconds, max(0.0, max(self.free[port] for port in ports) - begin))
+        booking = PortUse(begin + seconds + shared_seconds, latency)
         for port in ports:
             self.bookings[port] = booking
         return booking

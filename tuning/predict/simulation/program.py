@@ -86,7 +86,7 @@ class _Part:
 
     def __init__(self, step: Step, ports: Ports, rank: int) -> None:
         self._step, self._rank = step, rank
-        self._sent = step.sent[rank] if step.sent else RankTraffic()
+        self._sent = step.rank_traffic[rank] if step.rank_traffic else RankTraffic()
         self._ports, self._places = ports, range(rank * step.replicas, (rank + 1) * step.replicas)
         #: Among the ranks of a place, as slow as the slowest replica's: by axis and size of its groups.
         self._links: dict[tuple[str, int], Link] = {}
@@ -104,21 +104,21 @@ class _Part:
         joined = {item.tag for item in items if isinstance(item, Join)}
         shares = sum(not isinstance(item, Collective) or item.tag not in joined for item in items)
         share = self._step.seconds[action.stage].seconds(action.work) / max(shares, 1)
-        done, inner = 0.0 if shares else share, list[Inner]()
+        work_seconds, inner = 0.0 if shares else share, list[Inner]()
         for item in items:
             if isinstance(item, Collective) and item.tag in joined:
                 yield from self._convert_items((item,))
                 continue
-            done += share * isinstance(item, Collective)
-            if isinstance(item, Collective) and item.among.is_own:
-                inner.append(Inner(item, done, self._own_seconds(item)))
-                done += inner[-1].seconds
+            work_seconds += share * isinstance(item, Collective)
+            if isinstance(item, Collective) and item.group.is_own:
+                inner.append(Inner(item, work_seconds, self._own_seconds(item)))
+                work_seconds += inner[-1].seconds
                 continue
-            if done:
-                yield Op(Code.WORK, done, place, phase=phase, inner=tuple(inner))
+            if work_seconds:
+                yield Op(Code.WORK, work_seconds, place, phase=phase, inner=tuple(inner))
             yield from self._convert_items((item,))
-            done, inner = share * isinstance(item, Join), []
-        yield Op(Code.WORK, done, place, phase=phase, inner=tuple(inner))
+            work_seconds, inner = share * isinstance(item, Join), []
+        yield Op(Code.WORK, work_seconds, place, phase=phase, inner=tuple(inner))
 
     def _convert_items(self, items: Items) -> Iterator[Op]:
         for item in items:
@@ -126,7 +126,7 @@ class _Part:
                 yield Op(Code.WORK, item.seconds, phase=item.phase)
             elif isinstance(item, Join):
                 yield Op(Code.JOIN, tag=item.tag)
-            elif item.among.is_own:
+            elif item.group.is_own:
                 seconds = self._own_seconds(item)
                 yield Op(Code.WORK, seconds, phase="optimizer", inner=(Inner(item, 0.0, seconds),))
             else:
@@ -186,9 +186,9 @@ class _Links:
 def _check_own(plan: Plan) -> None:
     """Each rank finds what it has made itself."""
     for rank, actions in enumerate(plan.actions):
-        done = set[Action]()
+        results = set[Action]()
         for action in actions:
             needed = plan.find_input(action)
-            if needed is not None and plan.rank_of[needed.stage] == rank and needed not in done:
+            if needed is not None and plan.rank_of[needed.stage] == rank and needed not in results:
                 raise ValueError(f"the {plan.kind} plan: rank {rank} runs {action} before its own {needed}")
-            done.add(result_of(action))
+            results.add(result_of(action))

@@ -31,7 +31,7 @@ class PlayedStep:
     simulated: SimulatedStep
     place: int
     step: int
-    began: float
+    start_unix: float
     length: float
 
     def step_sample(self, tokens: int) -> StepSample:
@@ -43,7 +43,7 @@ class PlayedStep:
         phases = {f"{name}_seconds": value for name, value in seconds.items()}
         whole = sum(seconds.values())
         fields = {"tokens": tokens, "loss": None, "gradient_norm": None}
-        return StepSample(self.step, True, self.began, whole, 0.0, **phases, **fields)  # type: ignore[arg-type]
+        return StepSample(self.step, True, self.start_unix, whole, 0.0, **phases, **fields)  # type: ignore[arg-type]
 
     def actions(self) -> list[ActionSample]:
         """Of its schedule."""
@@ -53,7 +53,7 @@ class PlayedStep:
                 str(span.action.work),
                 span.action.stage,
                 span.action.micro_batch,
-                self.began + span.start,
+                self.start_unix + span.start,
                 span.end - span.start,
             )
             for span in self.simulated.spans(self.place)
@@ -63,7 +63,7 @@ class PlayedStep:
         """Its phases in time."""
         phases = self.simulated.phases(self.place)
         return [
-            SpanSample(self.step, phase.phase, self.began + phase.start, phase.end - phase.start)
+            SpanSample(self.step, phase.phase, self.start_unix + phase.start, phase.end - phase.start)
             for phase in phases
             if phase.end > phase.start
         ]
@@ -78,7 +78,7 @@ class PlayedStep:
                 call.call.dtype,
                 call.call.group_size,
                 round(call.call.bytes),
-                self.began + call.begin,
+                self.start_unix + call.begin,
                 call.seconds,
                 call.exposed,
             )
@@ -92,8 +92,8 @@ class PlayedStep:
         resting = line.resting_bytes
         moments = ((highest[0], line.peak_bytes, "backward"), (self.length, resting, "optimizer"))
         return [
-            MemorySample(self.step, self.began + at, 0, 0, bytes_, line.peak_bytes, None, phase)
-            for at, bytes_, phase in moments
+            MemorySample(self.step, self.start_unix + offset, 0, 0, bytes_, line.peak_bytes, None, phase)
+            for offset, bytes_, phase in moments
         ]
 
     def _messages(self, pp: int, dtype: str) -> Iterator[CommSample]:
@@ -103,7 +103,7 @@ class PlayedStep:
         arrivals, replicas = simulated.arrivals, simulated.step.replicas
 
         def message(name: str, bytes_: float, begin: float, end: float) -> CommSample:
-            began, seconds = self.began + begin, max(0.0, end - begin)
+            began, seconds = self.start_unix + begin, max(0.0, end - begin)
             return CommSample(self.step, name, "pp", dtype, pp, round(bytes_), began, seconds, 0.0)
 
         for number, op in enumerate(simulated.program(self.place)):
@@ -183,7 +183,10 @@ def _write(folder: Path, config: RunConfig, played: Sequence[SimulatedStep]) -> 
         began.append(began[-1] + simulated.seconds)
     for place in range(step.places):
         numbered = enumerate(zip(played, began, strict=False))
-        parts = [PlayedStep(step, place, number, at, step.seconds) for number, (step, at) in numbered]
+        parts = [
+            PlayedStep(step, place, number, start_unix, step.seconds)
+            for number, (step, start_unix) in numbered
+        ]
         for rank in range(place * step.width, (place + 1) * step.width):
             with RecordWriter(folder / run_folder.RECORDS, f"rank-{rank}") as writer:
                 _write_rank(writer, config, rank, parts, lines[place // step.replicas])

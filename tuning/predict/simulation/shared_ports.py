@@ -46,9 +46,9 @@ class SharedPorts(Ports):
         self._on_the_way = [(link, False) for link in links.shared] + [(link, True) for link in second]
         self._first_shared = len(self.free)
         self._first_second = self._first_shared + 2 * len(self._on_the_way)
-        more = 2 * len(self._on_the_way) + (0 if links.inside is None else 2 * places)
-        self.free += [0.0] * more
-        self.bookings += [self.bookings[0]] * more
+        link_ports = 2 * len(self._on_the_way) + (0 if links.inside is None else 2 * places)
+        self.free += [0.0] * link_ports
+        self.bookings += [self.bookings[0]] * link_ports
 
     def same_node(self, source: int, target: int) -> bool:
         """Whether two devices are in one node."""
@@ -82,8 +82,8 @@ class SharedPorts(Ports):
         """
         devices = np.array([self.devices(place) for place in places])
         ranks = ranks if devices.shape[1] % ranks == 0 else 1
-        across = devices.reshape(len(places), ranks, -1).transpose(2, 0, 1)
-        rings = across.reshape(-1, len(places) * ranks)
+        columns = devices.reshape(len(places), ranks, -1).transpose(2, 0, 1)
+        rings = columns.reshape(-1, len(places) * ranks)
         inside = all(self.same_node(int(rings[0, 0]), int(place)) for place in rings.ravel())
         near = self._links.share_island(rings)
         ports = dict.fromkeys(

@@ -37,7 +37,7 @@ from tuning.predict.simulation.step import (
 )
 from tuning.predict.simulation.step_result import SimulatedStep
 from tuning.predict.target import Target
-from tuning.predict.traffic.calls import Call, Join, Section, Traffic, Wire
+from tuning.predict.traffic.calls import Call, Join, RankCalls, Section, Wire
 from tuning.predict.traffic.rank import ARRIVING, Pipeline, traffic_of, why_not_known
 
 #: Seconds of a call, or None for what the machine's links need.
@@ -85,8 +85,8 @@ def stage_costs(config: RunConfig, target: Target) -> list[Costs]:
 def _effective_cluster(cluster: Cluster, constants: Constants) -> Cluster:
     """The cluster with what its links reach of their figures."""
     groups = tuple(_group(group, constants) for group in cluster.groups)
-    across = cluster.across and _link(cluster.across, constants.between_share, constants.between_seconds)
-    return replace(cluster, groups=groups, across=across)
+    group_link = cluster.across and _link(cluster.across, constants.between_share, constants.between_seconds)
+    return replace(cluster, groups=groups, across=group_link)
 
 
 def _group(group: Group, constants: Constants) -> Group:
@@ -169,16 +169,16 @@ def _of_rank(seconds: Sequence[float] | float, place: int) -> float:
     return float(seconds) if isinstance(seconds, int | float) else seconds[place]
 
 
-def _convert_traffic(traffic: Traffic, convert: _Converter, optimizer_seconds: float) -> RankTraffic:
+def _convert_traffic(traffic: RankCalls, convert: _Converter, optimizer_seconds: float) -> RankTraffic:
     before, actions, after = list[Item](), list[Items](), list[Item]()
     for section in traffic.sections:
         items = convert.items(section)
-        if section.where == "before":
+        if section.part == "before":
             arriving = any(isinstance(item, Collective) and item.tag == ARRIVING for item in items)
             before += (*items, Join(ARRIVING)) if arriving else items
-        elif section.where == "action":
+        elif section.part == "action":
             actions.append(items)
-        elif section.where == "optimizer":
+        elif section.part == "optimizer":
             after += _with_update(items, optimizer_seconds)
         else:
             after += items
@@ -217,7 +217,7 @@ class _Converter:
         if item.bytes is not None and item.axis in ("ep", "ep_island"):
             self._rows = float(item.bytes)
         size = self._rows if item.bytes is None else float(item.bytes)
-        where = axis_groups(item.axis, self._layout)
+        groups = axis_groups(item.axis, self._layout)
         return Collective(
-            item.axis, item.operation, item.group_size, size, where, self._price(item), item.tag, item.dtype
+            item.axis, item.operation, item.group_size, size, groups, self._price(item), item.tag, item.dtype
         )

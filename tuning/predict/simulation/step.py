@@ -44,7 +44,7 @@ class Collective(NamedTuple):
     operation: str
     group_size: int
     bytes: float
-    among: CollectiveGroup = OWN
+    group: CollectiveGroup = OWN
     seconds: float | None = None
     tag: str | None = None
     dtype: str = "float32"
@@ -80,9 +80,9 @@ class Step:
 
     ``seconds`` has one entry a stage (``Costs.hop`` is not read: messages take what the machine's links need).
     ``message_bytes`` is what a rank sends on to the next stage, one entry for each border between stages or one for
-    all; a gradient comes back as large. ``sent`` has one entry a pipeline rank. The work of an action is spread evenly:
-    a part in front of each collective, the last of which is at its end. Where an action itself joins what it started,
-    such as a layer's parameters, the part comes behind the join, and the next start goes on beside it.
+    all; a gradient comes back as large. ``rank_traffic`` has one entry a pipeline rank. The work of an action is spread
+    evenly: a part in front of each collective, the last of which is at its end. Where an action itself joins what it
+    started, such as a layer's parameters, the part comes behind the join, and the next start goes on beside it.
 
     ``registers`` bounds the messages from each stage to another that were begun and not yet used up (the quota of
     OneFlow's actors, arXiv 2110.15032): work whose result has no free register waits until the work that reads an
@@ -94,7 +94,7 @@ class Step:
     message_bytes: float | tuple[float, ...] = 0.0
     replicas: int = 1
     width: int = 1
-    sent: tuple[RankTraffic, ...] = ()
+    rank_traffic: tuple[RankTraffic, ...] = ()
     registers: int | None = None
 
     def __post_init__(self) -> None:
@@ -103,8 +103,10 @@ class Step:
             raise ValueError(
                 f"seconds: {len(self.seconds):,} entries for {stages:,} stages; give one for each"
             )
-        if self.sent and len(self.sent) != self.plan.ranks:
-            raise ValueError(f"sent: {len(self.sent):,} entries for {self.plan.ranks:,} pipeline ranks")
+        if self.rank_traffic and len(self.rank_traffic) != self.plan.ranks:
+            raise ValueError(
+                f"sent: {len(self.rank_traffic):,} entries for {self.plan.ranks:,} pipeline ranks"
+            )
         if isinstance(self.message_bytes, tuple) and len(self.message_bytes) != stages - 1:
             borders = f"{len(self.message_bytes):,} entries for {stages - 1:,} borders between stages"
             raise ValueError(f"message_bytes: {borders}; give one for each, or a number")

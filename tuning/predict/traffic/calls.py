@@ -63,13 +63,13 @@ class Section:
     ``action``: one action of the schedule; ``close``: the rest of the gradients; ``optimizer``: its step.
     """
 
-    where: Where
+    part: Where
     items: tuple[Call | Join, ...]
     action: Action | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class RankCalls:
     """All that one rank sends in a step, in the order in which it begins."""
 
     rank: int

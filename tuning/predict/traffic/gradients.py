@@ -32,17 +32,17 @@ class Bucket:
     @property
     def trained(self) -> int:
         """Values of what a step trains of them, which alone are averaged."""
-        if all(member.trained == 1 for member in self.members):
+        if all(member.trained_share == 1 for member in self.members):
             return self.length
-        return sum(round(member.trained * member.elements) for member in self.members)
+        return sum(round(member.trained_share * member.elements) for member in self.members)
 
 
 def make_buckets(parameters: Sequence[Parameter], bucket_mb: float, padding: int = 1) -> list[Bucket]:
     """Buckets of at most so many MiB of fp32 gradients, or of one parameter, in the order that a backward fills."""
     buckets = list[list[Parameter]]()
     for parameter in reversed(parameters):
-        together = sum(other.elements for other in buckets[-1]) + parameter.elements if buckets else 0
-        if not buckets or BYTES[FLOAT32] * together > bucket_mb * MIB:
+        elements = sum(other.elements for other in buckets[-1]) + parameter.elements if buckets else 0
+        if not buckets or BYTES[FLOAT32] * elements > bucket_mb * MIB:
             buckets.append([])
         buckets[-1].append(parameter)
     return [Bucket(tuple(members), _padded_elements(members, padding)) for members in buckets]

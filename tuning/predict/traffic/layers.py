@@ -34,8 +34,8 @@ class Parameter(NamedTuple):
 
     ``block`` is its unit's place in the stage, that of its block or of several that share parameters, or ``ROOT``.
     Gradients of ``partial`` ones are partial over tp, those of ``late`` ones are taken by W, and ``wide`` ones compute
-    in fp32 whatever the precision. ``shared`` ones are called so in the whole model. No other rank has one ``alone``.
-    ``trained`` is the share of it that a step trains, and of whose gradient is sent.
+    in fp32 whatever the precision. ``shared`` ones are called so in the whole model. No other rank has one that
+    ``is_rank_local``. ``trained_share`` is the share of it that a step trains, and of whose gradient is sent.
     """
 
     name: str
@@ -46,8 +46,8 @@ class Parameter(NamedTuple):
     late: bool = False
     wide: bool = False
     shared: str = ""
-    alone: bool = False
-    trained: float = 1.0
+    is_rank_local: bool = False
+    trained_share: float = 1.0
 
     @property
     def elements(self) -> int:
@@ -97,7 +97,7 @@ def _words(config: RunConfig, name: Literal["embedding", "head"], late: bool, ti
     shape, rows = resolve(config.model), resolve(config.model).vocabulary // tensor_ranks(config, name)
     partial, ranks = is_replicated(config, name), column_ranks(config, name)
     sizes = rows, shape.hidden // ranks
-    return Parameter(name, sizes, late=late, partial=partial, shared=tied, alone=ranks > 1)
+    return Parameter(name, sizes, late=late, partial=partial, shared=tied, is_rank_local=ranks > 1)
 
 
 def splits(config: RunConfig) -> bool:
@@ -120,7 +120,7 @@ def _block(config: RunConfig, shape: ModelShape, place: int, late: bool) -> Iter
         split = (
             (outputs, inputs // ranks) if part in ("attention_output", "down") else (outputs // ranks, inputs)
         )
-        return Parameter(f"{place}.{name}", split, place, partial, late=late, trained=keep)
+        return Parameter(f"{place}.{name}", split, place, partial, late=late, trained_share=keep)
 
     for name, outputs in {"query": hidden, "key": narrow, "value": narrow}.items():
         yield matrix(name, "query_key_value", outputs, hidden)
@@ -220,8 +220,8 @@ class Layers:
             return Piece(forward_items(pieces), backward_items(pieces))
         gathered = 0 if self._ends_inside else len(self.wire.tp(ALL_GATHER.name))
         sent = backward_items(pieces)
-        again = forward_items(pieces if self._ends_inside else pieces[:-1])
-        return Piece(forward_items(pieces), (*sent[:gathered], *again, *sent[gathered:]))
+        regathers = forward_items(pieces if self._ends_inside else pieces[:-1])
+        return Piece(forward_items(pieces), (*sent[:gathered], *regathers, *sent[gathered:]))
 
     @property
     def _regathers(self) -> bool:
@@ -256,8 +256,8 @@ class Layers:
         call = self.wire.exchange_slices(width) if self._is_whole(matrices) else ()
         return Piece(call, call)
 
-    def _context(self, again: bool) -> Piece:
-        """Attention over cp; ``again`` where it is computed again by itself in backward."""
+    def _context(self, is_recomputed: bool) -> Piece:
+        """Attention over cp; ``is_recomputed`` where it is computed again by itself in backward."""
         cp, shape, wire = self.wire.layout.cp, self.wire.sizes.shape, self.wire
         if cp == 1:
             return Piece()
@@ -265,9 +265,9 @@ class Layers:
             keys, sums = wire.hop(wire.dtype), wire.hop(FLOAT32)
             forward = keys * (cp - 1)
             backward = keys + (keys + sums) * (cp - 2) + sums
-            return Piece(forward, (*forward, *backward) if again else backward)
+            return Piece(forward, (*forward, *backward) if is_recomputed else backward)
         forth, home = wire.heads(shape.heads + 2 * shape.kv_heads), wire.heads(shape.heads)
-        return Piece((forth, home), (home, *((forth,) if again else ()), forth))
+        return Piece((forth, home), (home, *((forth,) if is_recomputed else ()), forth))
 
     def _feed_forward(self, place: int, recompute: Recompute) -> list[Piece]:
         norm = _ready(f"{place}.feed_forward_norm")

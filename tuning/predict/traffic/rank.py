@@ -26,8 +26,8 @@ from tuning.predict.traffic.calls import (
     Call,
     Item,
     Join,
+    RankCalls,
     Section,
-    Traffic,
     Wire,
     drop_notes,
 )
@@ -45,7 +45,7 @@ class PipelineEndpoint:
         self._under_way: dict[int, Action] = {}
         self._here = set[Action]()
 
-    def open(self) -> Iterator[Call]:
+    def begin_step(self) -> Iterator[Call]:
         """A step begins."""
         for source in self._due:
             yield from self._expect(source)
@@ -120,11 +120,11 @@ class RankStep:
         self._config, self._plan, self._parts = pipeline.config, pipeline.plan, pipeline.parts
         self._wire = Wire(self._config, batches)
         self._layout = self._wire.layout
-        at = self._layout.coordinates(rank)
+        coordinates = self._layout.coordinates(rank)
         if self._config.data.tasks:  # each dp rank has as many micro-batches as it was dealt
-            self._plan = plan_of(self._config, at.dp)
-        self._place, data_rank = at.pp, self._layout.data_rank(at) % self._layout.inner
-        own_parts = {stage: pipeline.parts[stage] for stage in self._plan.stages_of(at.pp)}
+            self._plan = plan_of(self._config, coordinates.dp)
+        self._place, data_rank = coordinates.pp, self._layout.data_rank(coordinates) % self._layout.inner
+        own_parts = {stage: pipeline.parts[stage] for stage in self._plan.stages_of(coordinates.pp)}
         self._own = list(own_parts.values())
         at_end = _at_end(self._config, self._own, pipeline.holders)
         self._stages = {
@@ -133,13 +133,15 @@ class RankStep:
             )
             for stage, part in own_parts.items()
         }
-        self._post = PipelineEndpoint(self._plan, at.pp, self._wire, pipeline.arrivals.get(at.pp, {}))
+        self._post = PipelineEndpoint(
+            self._plan, coordinates.pp, self._wire, pipeline.arrivals.get(coordinates.pp, {})
+        )
         self._known: dict[tuple[int, Work, bool], list[Item]] = {}
 
     def sections(self) -> Iterator[Section]:
         """In order."""
         yield Section("before", tuple(self._opening_calls()))
-        yield Section("open", tuple(self._post.open()))
+        yield Section("open", tuple(self._post.begin_step()))
         actions = self._plan.actions[self._place]
         completing = _completing(actions)
         for place, action in enumerate(actions):
@@ -261,12 +263,12 @@ def _completing(actions: Sequence[Action]) -> set[int]:
     return set(last.values())
 
 
-def traffic_of(pipeline: Pipeline, rank: int, backend: str = "gloo") -> Traffic:
+def traffic_of(pipeline: Pipeline, rank: int, backend: str = "gloo") -> RankCalls:
     """What ``rank`` sends in a step of a configuration that keeps every rule, and of which nothing is unknown.
 
     ``backend`` decides the order of a ring's two messages: on NCCL they are one batch.
     """
-    return Traffic(rank, tuple(RankStep(pipeline, rank, backend == "nccl").sections()))
+    return RankCalls(rank, tuple(RankStep(pipeline, rank, backend == "nccl").sections()))
 
 
 def why_not_known(config: RunConfig) -> str | None:

@@ -197,10 +197,10 @@ class Stage:
         during = [
             parameter
             for parameter in self.parameters
-            if not (parameter.alone or waits(parameter, self._holders, late))
+            if not (parameter.is_rank_local or waits(parameter, self._holders, late))
         ]
         yield from self._bucket_parameters(
-            [parameter for parameter in self.parameters if parameter.alone], axis, 1, 0
+            [parameter for parameter in self.parameters if parameter.is_rank_local], axis, 1, 0
         )
         data, experts = (
             (axis, layout.inner, self._data_rank),

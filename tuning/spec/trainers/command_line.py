@@ -72,13 +72,13 @@ def _several(line: str) -> str:
 
 def _lines(text: str, whole_text: str) -> list[str]:
     """The commands of a text, which may go on in lines that begin no other; at least one."""
-    shown = _mask_quotes(text, whole_text)
+    mask = _mask_quotes(text, whole_text)
     lines, begin = [""], 0
-    for end in (*(place for place, mark in enumerate(shown) if mark == "\n"), len(text)):
+    for end in (*(place for place, mark in enumerate(mask) if mark == "\n"), len(text)):
         # What is a comment is blank there.
         line = "".join(
             " " if mark == _COMMENT else character
-            for character, mark in zip(text[begin:end], shown[begin:end], strict=True)
+            for character, mark in zip(text[begin:end], mask[begin:end], strict=True)
         )
         begin = end + 1
         if not line.strip():
@@ -129,11 +129,11 @@ def _marks(text: str, whole_text: str) -> Iterator[str]:
 
 
 def _words(line: str, variables: dict[str, str], whole_text: str) -> list[str]:
-    shown = _mask_quotes(line, whole_text)
-    if match := _NEEDS_SHELL.search(shown):
+    masked_line = _mask_quotes(line, whole_text)
+    if match := _NEEDS_SHELL.search(masked_line):
         remedy = f"has {match[0]}, and runs without a shell; put it into a script and give: bash SCRIPT"
         raise InputError(FIELD, whole_text, remedy)
-    for match in reversed(list(_FILLED_IN.finditer(shown))):
+    for match in reversed(list(_FILLED_IN.finditer(masked_line))):
         if match["name"] not in variables:
             remedy = f"has {match[0]}, which only a shell fills in; write its value"
             raise InputError(FIELD, whole_text, remedy)

@@ -57,7 +57,7 @@ def line(pattern: str) -> StepLine:
 class Argument:
     """One thing that a study turns, as ``trainer.NAME``.
 
-    ``read`` is what a command has today, None where there is no such thing in it; ``put`` gives it another value.
+    ``value_of`` is what a command has today, None where there is no such thing in it; ``put`` gives it another value.
     ``offered`` are the values of a study that names none, for so many processor cores; none of them: it is left alone.
     ``refuses`` says why the trainer could not run with all of the values that a study turns, empty if it could; it is
     given today's command, with what is pinned.
@@ -65,7 +65,7 @@ class Argument:
 
     name: str
     trade: str
-    read: Callable[[Invocation], Value | None]
+    value_of: Callable[[Invocation], Value | None]
     put: Callable[[Invocation, Value], Invocation]
     offered: Callable[[Invocation, int], Sequence[Value]]
     refuses: Callable[[Invocation, Mapping[str, Value]], str] = lambda today, values: ""
@@ -119,15 +119,15 @@ def puts(option: str) -> Callable[[Invocation, Value], Invocation]:
     return lambda command, value: command.with_value(option, value)
 
 
-def switch(name: str, option: str, trade: str, **more: object) -> Argument:
+def switch(name: str, option: str, trade: str, **facts: object) -> Argument:
     """An option without a value."""
     return Argument(
         name,
         trade,
-        read=lambda command: command.has(option),
+        value_of=lambda command: command.has(option),
         put=lambda command, value: command.with_switch(option, bool(value)),
         offered=lambda command, cores: [False, True] if command.ranks > 1 else [],
-        **more,  # type: ignore[arg-type]
+        **facts,  # type: ignore[arg-type]
     )
 
 

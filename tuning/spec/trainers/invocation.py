@@ -111,9 +111,9 @@ class Invocation:
         alone = "=" in self.words[place] or value is None
         return replace(self, words=self.words[:place] + self.words[place + (1 if alone else 2) :])
 
-    def with_words(self, *more: str) -> Invocation:
+    def with_words(self, *words: str) -> Invocation:
         """With more words at the end."""
-        return replace(self, words=(*self.words, *more))
+        return replace(self, words=(*self.words, *words))
 
     def document(self, word: str) -> Mapping[str, Any] | None:
         """The JSON document that a word names; None if it names none that can be read."""
@@ -138,7 +138,7 @@ class Invocation:
             inner[name] = value
         return replace(self, files=dict(self.files) | {word: tree})
 
-    def naming(self, places: Mapping[str, str]) -> tuple[str, ...]:
+    def renamed_words(self, places: Mapping[str, str]) -> tuple[str, ...]:
         """Its words with other names of files, also as the value of an option."""
         return tuple(_rename_path(word, places) for word in self.words)
 
@@ -188,19 +188,19 @@ class Invocation:
         return replace(self, words=self.words[self._start + 1 :])
 
     @property
-    def started(self) -> str:
+    def program(self) -> str:
         """The script or module that its launcher starts; empty if it is not known."""
         return self.words[self._start] if self._start < len(self.words) else ""
 
     @property
     def module(self) -> str:
         """The module that it starts in place of a script; empty if there is none."""
-        return "" if self.started.endswith(_SCRIPTS) else self.started
+        return "" if self.program.endswith(_SCRIPTS) else self.program
 
     @property
     def is_shell(self) -> bool:
         """Whether a script of a shell starts the trainer."""
-        return self.started.endswith(".sh")
+        return self.program.endswith(".sh")
 
     def variable(self, name: str) -> str | None:
         """What its script has of a variable: from the command, from this process, or what a shell's script takes where
@@ -215,10 +215,10 @@ class Invocation:
     @property
     def script(self) -> str:
         """The text of the file that it starts, by name or as a module; empty if there is none that can be read."""
-        if not self.started:
+        if not self.program:
             return ""
         stem = self.module.replace(".", "/")
-        for name in (f"{stem}.py", f"{stem}/__main__.py") if stem else (self.started,):
+        for name in (f"{stem}.py", f"{stem}/__main__.py") if stem else (self.program,):
             try:
                 return (self.directory / name).read_text(encoding="utf-8", errors="replace")
             except OSError:

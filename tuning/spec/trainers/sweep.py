@@ -90,41 +90,41 @@ def study_of_sweep(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _values(key: str, parameter: Any) -> Any:
     """A list of choices or a range, as a study has them."""
-    where = f"{_MARK}.{key}"
+    field = f"{_MARK}.{key}"
     if not isinstance(parameter, dict):
-        raise InputError(where, parameter, "give value, values, or min and max")
+        raise InputError(field, parameter, "give value, values, or min and max")
     for name in parameter:
         if name not in _PARAMETER:
             names = ", ".join(_PARAMETER)
             raise InputError(
-                f"{where}.{name}", parameter[name], f"is not supported in a sweep; known: {names}"
+                f"{field}.{name}", parameter[name], f"is not supported in a sweep; known: {names}"
             )
     kind = parameter.get("distribution")
     if kind is not None and not (isinstance(kind, str) and kind in _RANGES):
-        raise InputError(f"{where}.distribution", kind, f"is not supported; known: {', '.join(_RANGES)}")
+        raise InputError(f"{field}.distribution", kind, f"is not supported; known: {', '.join(_RANGES)}")
     if "value" in parameter:
-        return [_plain(where, parameter["value"])]
+        return [_plain(field, parameter["value"])]
     if "values" in parameter:
         if not isinstance(parameter["values"], list) or not parameter["values"]:
-            raise InputError(f"{where}.values", parameter["values"], "is no list of values")
-        return [_plain(where, value) for value in parameter["values"]]
+            raise InputError(f"{field}.values", parameter["values"], "is no list of values")
+        return [_plain(field, value) for value in parameter["values"]]
     if "min" not in parameter or "max" not in parameter:
-        raise InputError(where, parameter, "give value, values, or min and max")
-    low, high = (_number(f"{where}.{end}", parameter[end]) for end in ("min", "max"))
+        raise InputError(field, parameter, "give value, values, or min and max")
+    low, high = (_number(f"{field}.{end}", parameter[end]) for end in ("min", "max"))
     if kind == "uniform":
         low, high = float(low), float(high)
     return {"low": low, "high": high} | ({"log": True} if _RANGES.get(str(kind)) else {})
 
 
-def _plain(where: str, value: Any) -> Any:
+def _plain(field: str, value: Any) -> Any:
     if isinstance(value, bool | int | str) or (isinstance(value, float) and isfinite(value)):
         return value
-    raise InputError(where, value, "is no plain value; a study turns numbers, words, true and false")
+    raise InputError(field, value, "is no plain value; a study turns numbers, words, true and false")
 
 
-def _number(where: str, value: Any) -> int | float:
+def _number(field: str, value: Any) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(where, value, "is no number")
+        raise InputError(field, value, "is no number")
     return value
 
 

@@ -28,8 +28,8 @@ class TunedCommand:
     """Of the ``trainer`` section of a study, as plain values."""
 
     def __init__(self, section: Mapping[str, Any]) -> None:
-        where = section.get("directory")
-        self._directory = Path(where).expanduser().absolute() if where else Path.cwd()
+        directory = section.get("directory")
+        self._directory = Path(directory).expanduser().absolute() if directory else Path.cwd()
         #: As somebody typed it.
         self.today = replace(
             command_line.parse(str(section.get("command", "")), self._directory),
@@ -51,12 +51,12 @@ class TunedCommand:
         return {word: dict(self.today.document(word) or {}) for word in words}
 
     @cached_property
-    def offered(self) -> dict[str, list[Value]]:
+    def default_values(self) -> dict[str, list[Value]]:
         """By name, the values of a study that names none; those of one value are no choice."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         arguments = {}
         for argument in self.kind.arguments:
-            now = argument.read(self.today)
+            now = argument.value_of(self.today)
             values = [] if now is None else list(dict.fromkeys(argument.offered(self.today, cores)))
             if now is not None and len({*values, now}) > 1 and values:
                 arguments[argument.name] = values if now in values else sorted([now, *values], key=_order)
@@ -66,7 +66,7 @@ class TunedCommand:
         """What the command has of a name today; None if it has nothing."""
         argument = self._argument(name)
         if argument is not None:
-            return argument.read(self.today)
+            return argument.value_of(self.today)
         option = self.option(name)
         text = self.today.value(option)
         return invocation.read(text) if text is not None else True if self.today.has(option) else None
@@ -83,7 +83,7 @@ class TunedCommand:
             if argument is None:
                 if value != self.has(name):
                     free[self.option(name)] = value
-            elif value != argument.read(self.today):
+            elif value != argument.value_of(self.today):
                 command = argument.put(command, value)
         return apply_arguments(command, free)
 
@@ -120,7 +120,7 @@ class TunedCommand:
     def _argument(self, name: str) -> Argument | None:
         """What the kind knows of a name; a file that says itself what it is called is believed."""
         argument = None if name in self._options else self.kind.argument(name)
-        return argument if argument is not None and argument.read(self.today) is not None else None
+        return argument if argument is not None and argument.value_of(self.today) is not None else None
 
 
 def name_of(section: Mapping[str, Any]) -> str:
@@ -154,7 +154,7 @@ def study_of_command(document: Mapping[str, Any]) -> dict[str, Any]:
     _ = tuned.lines
     base = dict(document.get("base") or {})
     if document.get("space") is None:
-        space = {f"{PREFIX}{name}": values for name, values in tuned.offered.items()}
+        space = {f"{PREFIX}{name}": values for name, values in tuned.default_values.items()}
     if not space:
         _check_today(tuned, {argument.name: tuned.has(argument.name) for argument in tuned.kind.arguments})
         raise InputError("space", None, _nothing(tuned))
@@ -217,7 +217,7 @@ def _nothing(tuned: TunedCommand) -> str:
     unread = next((word for word in named if tuned.today.document(word) is None), None)
     why = f" ({unread} cannot be read here as a JSON object)" if unread else ""
     if tuned.today.is_shell:
-        why = f" (what it starts stands in {tuned.today.started}: give that command itself)"
+        why = f" (what it starts stands in {tuned.today.program}: give that command itself)"
     return (
         f"is missing, and nothing is known to turn in {tuned.kind.title}{why}; name options of your command, such as "
         f"--set 'space.{PREFIX}NAME=[1, 2]'"

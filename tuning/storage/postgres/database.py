@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from engine.run import ownership
-from tuning.storage.controllers import BEAT_SECONDS, FRESH_SECONDS, Member, StudyControllers, same
+from tuning.storage.controllers import BEAT_SECONDS, FRESH_SECONDS, Member, StudyControllers, is_same_member
 
 SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
 _EXAMPLE = "postgresql://USER@HOST/DATABASE"
@@ -228,7 +228,7 @@ class DatabaseControllers(StudyControllers):
         self._database, self._study = database, study
         self._silent: list[Member] = []
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Show now and then that this one lives, if the database answers."""
         if time.monotonic() - self._beaten > BEAT_SECONDS:
             with suppress(UnreachableError):
@@ -247,7 +247,7 @@ class DatabaseControllers(StudyControllers):
         """
         if self.has(lease):
             return False
-        silent = lease is not None and any(same(member, lease) for member in self._silent)
+        silent = lease is not None and any(is_same_member(member, lease) for member in self._silent)
         return not silent or self._database.connected_seconds > FRESH_SECONDS
 
     def _enter(self) -> None:
@@ -263,10 +263,10 @@ class DatabaseControllers(StudyControllers):
         for *values, silent_seconds in rows:
             member = dict(zip(names, values, strict=True))
             if member["host"] == this_host:
-                members += [member] if ownership.alive(member) else []
+                members += [member] if ownership.is_alive(member) else []
             else:
                 (members if silent_seconds < FRESH_SECONDS else self._silent).append(member)
         return members
 
     def _is_here(self, member: Member) -> bool:
-        return same(member, self.me)
+        return is_same_member(member, self.me)

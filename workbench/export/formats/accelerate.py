@@ -134,8 +134,8 @@ def _under_fsdp(values: Values) -> bool:
 
 
 def _recompute_of(document: Document, ranks: int) -> dict[str, Any]:
-    on = str(document.get(f"{_FSDP}activation_checkpointing", False)).lower() == "true"
-    return {"memory.recompute": "full" if on else "none"}
+    is_on = str(document.get(f"{_FSDP}activation_checkpointing", False)).lower() == "true"
+    return {"memory.recompute": "full" if is_on else "none"}
 
 
 #: Its launcher takes hosts by names of its own.
@@ -161,21 +161,21 @@ ROWS = add_common_rows((
         "0 is MULTI_GPU, 1 DeepSpeed, 2 and 3 FSDP2; beside tp and cp there is FSDP2 alone, so 0 and 1 become 2",
         "without tp and cp all stages are to be had",
         write=_kind, read=_stage_of,
-        can=lambda values: _stage(values) == values["parallel.zero_stage"]),
+        accepts=lambda values: _stage(values) == values["parallel.zero_stage"]),
     Row("parallel.shard_ranks", Level.EXPRESSED, (f"{_MESH}dp_shard_size", f"{_MESH}dp_replicate_size"),
         "a mesh shards over whole cp groups, and beside tp and cp over more than one of them",
         write=_mesh,
-        can=lambda values: values["parallel.shard_ranks"] is None or _hybrid(values)),
+        accepts=lambda values: values["parallel.shard_ranks"] is None or _hybrid(values)),
     Row("memory.recompute", Level.EXPRESSED, (f"{_FSDP}activation_checkpointing",),
         "whole layers, under FSDP2 alone", "else call the model's gradient_checkpointing_enable()",
         write=lambda values: {f"{_FSDP}activation_checkpointing": True}
         if values["memory.recompute"] == "full" and _under_fsdp(values) else {},
         read=_recompute_of,
-        can=lambda values: values["memory.recompute"] == "none"
+        accepts=lambda values: values["memory.recompute"] == "none"
         or (values["memory.recompute"] == "full" and _under_fsdp(values))),
     Row("memory.offload", Level.EXPRESSED, (f"{_FSDP}offload_params", f"{_DEEPSPEED}offload_optimizer_device"),
         "optimizer, where ranks share it; activations have no key", write=_offloading, read=_offload_of,
-        can=lambda values: values["memory.offload"] == "none"
+        accepts=lambda values: values["memory.offload"] == "none"
         or (values["memory.offload"] == "optimizer" and _stage(values) > 0 and ranks_of(values) > 1)),
     Row("precision", Level.EXPRESSED, ("mixed_precision",),
         write=lambda values: {"mixed_precision": "bf16" if values["precision"] == "bf16" else "no"},
@@ -186,10 +186,10 @@ ROWS = add_common_rows((
         if values["compile"] and not _uses_deepspeed(values) else {},
         read=lambda document, ranks: {
             "compile": str(document.get("dynamo_config.dynamo_backend", "NO")).upper() == "INDUCTOR"},
-        can=lambda values: not (values["compile"] and _uses_deepspeed(values))),
+        accepts=lambda values: not (values["compile"] and _uses_deepspeed(values))),
     Row("device", Level.NOT, ("use_cpu",), "ranks that its launcher starts with use_cpu train alone",
         "export ACCELERATE_USE_CPU=true, and start the script with torchrun",
-        can=lambda values: values["device"] == "auto"),
+        accepts=lambda values: values["device"] == "auto"),
 ))  # fmt: skip
 
 
@@ -239,6 +239,6 @@ ACCELERATE = Format(
     partly=("mixed_precision", "dynamo_config.dynamo_backend"),
     exceeding={f"{_FSDP}sharding_strategy": ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")},
     launch=Launch("accelerate's launcher", "train.py [its arguments]", "your training script", _END),
-    tried={"parsed": "by accelerate 1.15.0", "trained": "DDP and FSDP2 on two CPU ranks"},
+    test_evidence={"parsed": "by accelerate 1.15.0", "trained": "DDP and FSDP2 on two CPU ranks"},
     ranks=lambda document: document.get("num_processes"),
 )

@@ -57,8 +57,8 @@ def _read_strategy(document: Document, ranks: int) -> dict[str, Any]:
     if document.get(f"{_D}strategy", "fsdp2") == "ddp":
         return {"parallel.zero_stage": 0}
     reshards = document.get(f"{_D}reshard_after_forward")
-    piped = int(document.get(f"{_D}pp_size") or 1) > 1
-    return {"parallel.zero_stage": 3 if (not piped if reshards is None else reshards) else 2}
+    has_pipeline = int(document.get(f"{_D}pp_size") or 1) > 1
+    return {"parallel.zero_stage": 3 if (not has_pipeline if reshards is None else reshards) else 2}
 
 
 def _degree(name: str) -> Row:
@@ -66,8 +66,8 @@ def _degree(name: str) -> Row:
 
     def write(values: Values) -> Document:
         size = int(values.get(setting, 1))
-        beside = {f"{_D}sequence_parallel": True} if name == "tp" else {}
-        return {key: size} | beside if size > 1 else {}
+        companions = {f"{_D}sequence_parallel": True} if name == "tp" else {}
+        return {key: size} | companions if size > 1 else {}
 
     def read(document: Document, ranks: int) -> dict[str, Any]:
         return {setting: int(document.get(key) or 1)}
@@ -101,9 +101,9 @@ def _pipeline(values: Values) -> Document:
 
 def _supports_schedule(values: Values) -> bool:
     chunks = values.get("schedule.chunks", 1)
-    even = int(values["model.layers"]) % (int(values["parallel.pp"]) * chunks) == 0
+    is_even = int(values["model.layers"]) % (int(values["parallel.pp"]) * chunks) == 0
     kind = values.get("schedule.kind")
-    return kind in _SCHEDULES and (chunks > 1) == (kind == "interleaved") and (chunks == 1 or even)
+    return kind in _SCHEDULES and (chunks > 1) == (kind == "interleaved") and (chunks == 1 or is_even)
 
 
 def _local(values: Values) -> int:
@@ -206,14 +206,14 @@ ROWS = add_common_rows((
     Row("parallel.zero_stage", Level.EQUIVALENT, (f"{_D}strategy", f"{_D}reshard_after_forward"),
         "0 is DDP where ranks are split no other way; else there is FSDP2, so 0 and 1 become 2",
         "stage 1: export to deepspeed or megatron",
-        write=_strategy, read=_read_strategy, can=lambda values: _stage(values) == values["parallel.zero_stage"]),
+        write=_strategy, read=_read_strategy, accepts=lambda values: _stage(values) == values["parallel.zero_stage"]),
     Row("parallel.shard_ranks", Level.EXPRESSED, (f"{_D}dp_replicate_size",), "over whole cp groups",
         write=lambda values: {f"{_D}dp_replicate_size": _copies(values)}
         if _copies(values) > 1 and _hybrid(values) and _stage(values) else {},
         read=lambda document, ranks: {"parallel.shard_ranks": _dp(document, ranks)
                                       * int(document.get(f"{_D}cp_size") or 1) // document[f"{_D}dp_replicate_size"]}
         if (document.get(f"{_D}dp_replicate_size") or 1) > 1 else {},
-        can=lambda values: values["parallel.shard_ranks"] is None or _hybrid(values)),
+        accepts=lambda values: values["parallel.shard_ranks"] is None or _hybrid(values)),
     Row("batch.micro_batch", Level.EXPRESSED, (f"{_S}local_batch_size", f"{_PIPE}pp_microbatch_size"),
         "of a pipeline the second, and the first is all that a rank accumulates",
         write=lambda values: {f"{_S}local_batch_size": _local(values)},
@@ -225,39 +225,39 @@ ROWS = add_common_rows((
         "1f1b, gpipe, and interleaved where layers divide", "others become 1f1b",
         read=lambda document, ranks: {"schedule.kind": {name.lower(): ours for ours, name in _SCHEDULES.items()}.get(
             str(document[f"{_PIPE}pp_schedule"]).lower(), "1f1b")} if document.get(f"{_PIPE}pp_schedule") else {},
-        can=_supports_schedule),
+        accepts=_supports_schedule),
     Row("schedule.chunks", Level.EQUIVALENT, (f"{_PIPE}layers_per_stage",),
         "as layers of a stage, which a file without the model does not turn back", "say it beside an import",
-        can=lambda values: values["schedule.chunks"] == 1),
+        accepts=lambda values: values["schedule.chunks"] == 1),
     Row("overlap.bucket_mb", Level.EXPRESSED, (f"{_D}bucket_cap_mb",), "of DDP alone",
         write=lambda values: {f"{_D}bucket_cap_mb": values["overlap.bucket_mb"]}
         if "overlap.bucket_mb" in values and not _fsdp(values) else {},
         read=lambda document, ranks: {"overlap.bucket_mb": float(document[f"{_D}bucket_cap_mb"])}
         if document.get(f"{_D}bucket_cap_mb") else {},
-        can=lambda values: values["overlap.bucket_mb"] == 25 or not _fsdp(values)),
+        accepts=lambda values: values["overlap.bucket_mb"] == 25 or not _fsdp(values)),
     Row("memory.recompute", Level.EXPRESSED, (f"{_D}activation_checkpointing",), write=_recomputes, read=_recompute_of),
     Row("memory.offload", Level.EXPRESSED, (f"{_D}offload_policy.pin_memory",), "optimizer, under FSDP2 alone",
         write=lambda values: {f"{_D}offload_policy.pin_memory": True}
         if values["memory.offload"] in ("optimizer", "both") and _fsdp(values) else {},
         read=lambda document, ranks: {"memory.offload": "optimizer"}
         if any(key.startswith(f"{_D}offload_policy") for key in document) else {},
-        can=lambda values: values["memory.offload"] == "none"
+        accepts=lambda values: values["memory.offload"] == "none"
         or (values["memory.offload"] == "optimizer" and _fsdp(values))),
     same("train.steps", f"{_S}max_steps"),
     Row("train.learning_rate", Level.EXPRESSED, (f"{_O}lr",), write=_optimizer, read=_read_optimizer),
     Row("train.weight_decay", Level.EQUIVALENT, (f"{_O}weight_decay",), "norms decay, too"),
     Row("train.optimizer", Level.EXPRESSED, (_TARGET,), "AdamW and SGD", "name another one of its own in the recipe",
-        can=lambda values: values["train.optimizer"] in ("adamw", "sgd")),
+        accepts=lambda values: values["train.optimizer"] in ("adamw", "sgd")),
     Row("train.beta1", Level.EXPRESSED, (f"{_O}betas",)),
     Row("train.beta2", Level.EXPRESSED, (f"{_O}betas",)),
     Row("train.epsilon", Level.EXPRESSED, (f"{_O}eps",)),
     Row("train.momentum", Level.EXPRESSED, (f"{_O}momentum",), "of SGD",
-        can=lambda values: values["train.optimizer"] == "sgd" or values["train.momentum"] == 0.9),
+        accepts=lambda values: values["train.optimizer"] == "sgd" or values["train.momentum"] == 0.9),
     Row("train.learning_rate_warmup", Level.EQUIVALENT, (f"{_L}lr_warmup_steps", f"{_L}init_lr"),
-        "fewer than all steps; the first has the rate 0", can=_warms),
+        "fewer than all steps; the first has the rate 0", accepts=_warms),
     Row("train.learning_rate_schedule", Level.EXPRESSED, (f"{_L}lr_decay_style",), "over max_steps",
-        write=_schedule, read=_read_schedule, can=learning.kind_arrives),
-    Row("train.learning_rate_floor", Level.EXPRESSED, (f"{_L}min_lr",), "as a rate", can=learning.whole_floor),
+        write=_schedule, read=_read_schedule, accepts=learning.kind_arrives),
+    Row("train.learning_rate_floor", Level.EXPRESSED, (f"{_L}min_lr",), "as a rate", accepts=learning.whole_floor),
     convert_row("train.clip_norm", "clip_grad_norm.max_norm", lambda norm: norm or _UNREACHED,
               lambda norm: norm if norm < _UNREACHED else None),
     Row("train.validate_every", Level.EXPRESSED, (f"{_S}val_every_steps",),
@@ -286,10 +286,10 @@ def problems(document: Document, ranks: int) -> Iterator[InputError]:
         yield InputError(
             f"{_D}tp_size", document.get(f"{_D}tp_size", 1), f"x pp x cp = {split} must divide {ranks} ranks"
         )
-    wrong = document.get(f"{_D}dp_size")
-    if ranks and wrong and wrong * split != ranks:
+    dp_size = document.get(f"{_D}dp_size")
+    if ranks and dp_size and dp_size * split != ranks:
         yield InputError(
-            f"{_D}dp_size", wrong, f"x tp x pp x cp = {wrong * split}, and there are {ranks} ranks"
+            f"{_D}dp_size", dp_size, f"x tp x pp x cp = {dp_size * split}, and there are {ranks} ranks"
         )
 
 
@@ -309,5 +309,5 @@ AUTOMODEL = Format(
         "your recipe, which is merged with it",
         torchrun_command('-m nemo_automodel.cli.app "$merged" "${@:2}"', _MERGE),
     ),
-    tried={"parsed": "by nemo-automodel 0.7.0", "trained": "no"},
+    test_evidence={"parsed": "by nemo-automodel 0.7.0", "trained": "no"},
 )

@@ -114,9 +114,9 @@ def _optimizer(values: Values) -> Document:
     name = values["train.optimizer"]
     common: Document = {f"{_ADAM}lr": values["train.learning_rate"]}
     if name == "sgd":
-        untested = {"zero_allow_untested_optimizer": True} if _stage(values) else {}
+        permission = {"zero_allow_untested_optimizer": True} if _stage(values) else {}
         return {"optimizer.type": "SGD", **common, f"{_ADAM}momentum": values["train.momentum"], **_decay(values),
-                **untested}  # fmt: skip
+                **permission}  # fmt: skip
     common |= {f"{_ADAM}betas": [values["train.beta1"], values["train.beta2"]], f"{_ADAM}eps": values["train.epsilon"],
                **_decay(values)}  # fmt: skip
     if _lamb(values):
@@ -212,14 +212,14 @@ ROWS = add_common_rows((
     Row("parallel.cp", Level.EXPRESSED, (_CP,), "Ulysses",
         write=lambda values: {_CP: values["parallel.cp"]} if values["parallel.cp"] > 1 else {}),
     Row("parallel.cp_method", Level.EQUIVALENT, (_CP,), "always Ulysses; a ring has no key", "measure with ulysses",
-        can=lambda values: (values["parallel.cp_method"] == "ulysses") == ("cp" in _usable_degrees(values))),
+        accepts=lambda values: (values["parallel.cp_method"] == "ulysses") == ("cp" in _usable_degrees(values))),
     Row("parallel.zero_stage", Level.EXPRESSED, (f"{_ZERO}stage", f"{_ZERO}overlap_comm"), write=_zero,
         read=lambda document, ranks: {"parallel.zero_stage": document.get(f"{_ZERO}stage", 0)}),
     Row("parallel.reduce_every_micro_batch", Level.EQUIVALENT, (f"{_ZERO}stage",),
         "stages 2 and 3 always do", "expect more messages than were measured where a step accumulates",
         read=lambda document, ranks: {"parallel.reduce_every_micro_batch": True}
         if document.get(f"{_ZERO}stage", 0) >= 2 and ranks > 1 else {},
-        can=lambda values: _stage(values) < 2 or values["parallel.reduce_every_micro_batch"] is True),
+        accepts=lambda values: _stage(values) < 2 or values["parallel.reduce_every_micro_batch"] is True),
     Row("batch.micro_batch", Level.EXPRESSED, ("train_micro_batch_size_per_gpu",),
         write=lambda values: {"train_micro_batch_size_per_gpu": values["batch.micro_batch"]}, read=_batch),
     Row("batch.global_batch", Level.EXPRESSED, ("gradient_accumulation_steps", "train_batch_size"),
@@ -230,7 +230,7 @@ ROWS = add_common_rows((
         write=lambda values: {f"{_ZERO}reduce_bucket_size": _elements(values)}
         if "overlap.bucket_mb" in values and _stage(values) == 1 else {},
         read=_bucket,
-        can=lambda values: values["overlap.bucket_mb"] == 25
+        accepts=lambda values: values["overlap.bucket_mb"] == 25
         or (_stage(values) == 1 and _elements(values) * _BYTES / _MIB == values["overlap.bucket_mb"])),
     Row("compression.method", Level.EQUIVALENT, ("communication_data_type",),
         f"{' and '.join(methods_by_export_name('deepspeed').values())}, of stage 0, from the first step on; "
@@ -238,20 +238,20 @@ ROWS = add_common_rows((
         "export to hf, whose gradient_hook.py is for DistributedDataParallel",
         write=lambda values: {"communication_data_type": sent} if (sent := _sent_type(values)) else {},
         read=_read_compression,
-        can=lambda values: values["compression.method"] == "none" or _sent_type(values) is not None),
+        accepts=lambda values: values["compression.method"] == "none" or _sent_type(values) is not None),
     Row("compression.weights", Level.EQUIVALENT, (f"{_ZERO}zero_quantized_weights",), "ZeRO++, of stage 3 alone",
         write=lambda values: {f"{_ZERO}zero_quantized_weights": True}
         if values.get("compression.weights") == "int8" and _stage(values) == 3 else {},
         read=lambda document, ranks: {"compression.weights": "int8"}
         if document.get(f"{_ZERO}zero_quantized_weights") and ranks > 1 else {},
-        can=lambda values: values["compression.weights"] == "none" or _stage(values) == 3),
+        accepts=lambda values: values["compression.weights"] == "none" or _stage(values) == 3),
     Row("memory.offload", Level.EXPRESSED, (f"{_ZERO}offload_optimizer.device",),
         "optimizer, from stage 1 on; activations are moved in Python",
         write=lambda values: {f"{_ZERO}offload_optimizer.device": "cpu"}
         if values["memory.offload"] in ("optimizer", "both") and _stage(values) else {},
         read=lambda document, ranks: {"memory.offload": "optimizer"}
         if document.get(f"{_ZERO}offload_optimizer.device") == "cpu" else {},
-        can=lambda values: values["memory.offload"] == "none"
+        accepts=lambda values: values["memory.offload"] == "none"
         or (values["memory.offload"] == "optimizer" and _stage(values) > 0)),
     Row("precision", Level.EXPRESSED, ("bf16.enabled", "torch_autocast.enabled", "torch_autocast.dtype"),
         write=_numbers, read=_read_numbers),
@@ -267,21 +267,21 @@ ROWS = add_common_rows((
         ("optimizer.type", f"{_ADAM}torch_adam", f"{_ADAM}max_coeff", f"{_ADAM}min_coeff",
          "zero_allow_untested_optimizer"),
         "AdamW, SGD, and LAMB of stage 0 (on CUDA); its Muon has steps of another length", "measure with adamw",
-        read=_read_optimizer, can=lambda values: values["train.optimizer"] in ("adamw", "sgd") or _lamb(values)),
+        read=_read_optimizer, accepts=lambda values: values["train.optimizer"] in ("adamw", "sgd") or _lamb(values)),
     Row("train.beta1", Level.EXPRESSED, (f"{_ADAM}betas",)),
     Row("train.beta2", Level.EXPRESSED, (f"{_ADAM}betas",)),
     Row("train.epsilon", Level.EXPRESSED, (f"{_ADAM}eps",), read=_read_key(f"{_ADAM}eps", "train.epsilon")),
     Row("train.momentum", Level.EXPRESSED, (f"{_ADAM}momentum",), "of SGD",
-        can=lambda values: values["train.optimizer"] == "sgd" or values["train.momentum"] == 0.9),
+        accepts=lambda values: values["train.optimizer"] == "sgd" or values["train.momentum"] == 0.9),
     Row("train.learning_rate_warmup", Level.EQUIVALENT,
         (f"{_RISE}warmup_num_steps", f"{_RISE}warmup_type", f"{_RISE}warmup_max_lr"),
         "rises over at least two steps, from 0 or the floor in the first; a schedule that falls has one",
-        write=_schedule, read=_read_schedule, can=_rises),
+        write=_schedule, read=_read_schedule, accepts=_rises),
     Row("train.learning_rate_schedule", Level.EQUIVALENT, ("scheduler.type",),
-        "WarmupLR, WarmupDecayLR, WarmupCosineLR; a line is a step late", can=learning.kind_arrives),
+        "WarmupLR, WarmupDecayLR, WarmupCosineLR; a line is a step late", accepts=learning.kind_arrives),
     Row("train.learning_rate_floor", Level.EQUIVALENT, (f"{_RISE}warmup_min_lr", f"{_RISE}cos_min_ratio"),
         "of a line it is where the warm-up begins, too",
-        can=lambda values: values["train.learning_rate_floor"] < 1
+        accepts=lambda values: values["train.learning_rate_floor"] < 1
         if values["train.learning_rate_schedule"] == "cosine" else learning.whole_floor(values)),
     Row("train.clip_norm", Level.EXPRESSED, ("gradient_clipping",),
         write=lambda values: {"gradient_clipping": values["train.clip_norm"] or 0.0},
@@ -350,8 +350,8 @@ def _check_numbers(document: Document) -> Iterator[InputError]:
 
 def _check_optimizer(document: Document) -> Iterator[InputError]:
     """It is refused as training starts."""
-    allowed = document.get("zero_allow_untested_optimizer") is True
-    if document.get("optimizer.type") == SGD and document.get(f"{_ZERO}stage", 0) and not allowed:
+    is_allowed = document.get("zero_allow_untested_optimizer") is True
+    if document.get("optimizer.type") == SGD and document.get(f"{_ZERO}stage", 0) and not is_allowed:
         remedy = "set zero_allow_untested_optimizer to true beside it, or the stage to 0"
         yield InputError("optimizer.type", SGD, remedy)
 
@@ -398,6 +398,6 @@ DEEPSPEED = Format(
     launch=script_launch(
         "a script that calls deepspeed.initialize", '"$1" --deepspeed_config "$HERE/ds_config.json" "${@:2}"'
     ),
-    tried={"parsed": "by deepspeed 0.19.8", "trained": "ZeRO 0 to 3 on two CPU ranks"},
+    test_evidence={"parsed": "by deepspeed 0.19.8", "trained": "ZeRO 0 to 3 on two CPU ranks"},
     ranks=_ranks,
 )

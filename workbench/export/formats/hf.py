@@ -126,20 +126,20 @@ def _momentum(document: Document) -> float:
 
 
 def _evaluating(values: Values) -> Document:
-    every = values["train.validate_every"]
-    return {"eval_strategy": "steps", "eval_steps": every} if every else {"eval_strategy": "no"}
+    interval = values["train.validate_every"]
+    return {"eval_strategy": "steps", "eval_steps": interval} if interval else {"eval_strategy": "no"}
 
 
 def _saving(values: Values) -> Document:
-    every = values["checkpoint.every_steps"]
-    return {"save_strategy": "steps", "save_steps": every} if every else {"save_strategy": "no"}
+    interval = values["checkpoint.every_steps"]
+    return {"save_strategy": "steps", "save_steps": interval} if interval else {"save_strategy": "no"}
 
 
 def _whole(key: str, switch: str, setting: str) -> Any:
     def read(document: Document, ranks: int) -> dict[str, Any]:
-        on = document.get(switch) == "steps"
-        every = document.get(key)
-        return {setting: int(every)} if on and every is not None and every >= 1 else {}
+        is_on = document.get(switch) == "steps"
+        interval = document.get(key)
+        return {setting: int(interval)} if is_on and interval is not None and interval >= 1 else {}
 
     return read
 
@@ -155,19 +155,19 @@ def _offloading(values: Values) -> Document:
 
 
 def _offload_of(document: Document, ranks: int) -> dict[str, Any]:
-    on = document.get(hf_fsdp.SWITCH) and document.get(hf_fsdp.OFFLOAD)
-    return {"memory.offload": "optimizer"} if on else {}
+    is_on = document.get(hf_fsdp.SWITCH) and document.get(hf_fsdp.OFFLOAD)
+    return {"memory.offload": "optimizer"} if is_on else {}
 
 
 ROWS = add_common_rows((
     Row("parallel.dp", Level.EXPRESSED, ("run.sh",), "is the number of ranks",
         read=lambda document, ranks: {"parallel.dp": ranks} if ranks else {},
-        can=lambda values: True),
+        accepts=lambda values: True),
     Row("parallel.zero_stage", Level.EQUIVALENT, (hf_fsdp.SWITCH, hf_fsdp.VERSION, hf_fsdp.RESHARD, hf_fsdp.POLICY,
                                                   _DEEPSPEED),
         "2 and 3 are FSDP2 without and with resharding after forward; 1 becomes 2",
         "stage 1: name a file of --to deepspeed under the key deepspeed",
-        write=_sharding, read=_stage_of, can=lambda values: _stage(values) != 1),
+        write=_sharding, read=_stage_of, accepts=lambda values: _stage(values) != 1),
     Row("parallel.reduce_every_micro_batch", Level.EXPRESSED, (_SYNC,),
         write=lambda values: {_SYNC: True} if values.get("parallel.reduce_every_micro_batch") else {},
         read=lambda document, ranks: {"parallel.reduce_every_micro_batch": True}
@@ -180,15 +180,15 @@ ROWS = add_common_rows((
         if "overlap.bucket_mb" in values and not _stage(values) else {},
         read=lambda document, ranks: {"overlap.bucket_mb": float(document["ddp_bucket_cap_mb"])}
         if document.get("ddp_bucket_cap_mb") else {},
-        can=lambda values: values["overlap.bucket_mb"] == 25
+        accepts=lambda values: values["overlap.bucket_mb"] == 25
         or (not _stage(values) and values["overlap.bucket_mb"] % 1 == 0)),
     Row("memory.recompute", Level.EXPRESSED, ("gradient_checkpointing", hf_fsdp.RECOMPUTE, "activation_checkpointing"),
         "whole layers; selective recomputation has no key", "selective: none or full, measured",
-        write=_recomputing, read=_recompute_of, can=lambda values: values["memory.recompute"] != "selective"),
+        write=_recomputing, read=_recompute_of, accepts=lambda values: values["memory.recompute"] != "selective"),
     Row("memory.offload", Level.EXPRESSED, (hf_fsdp.OFFLOAD,),
         "optimizer, under FSDP alone; activations have no key",
         write=_offloading, read=_offload_of,
-        can=lambda values: values["memory.offload"] == "none"
+        accepts=lambda values: values["memory.offload"] == "none"
         or (values["memory.offload"] == "optimizer" and _stage(values) > 0)),
     Row("precision", Level.EXPRESSED, ("bf16",),
         write=lambda values: {"bf16": True} if values["precision"] == "bf16" else {},
@@ -199,7 +199,7 @@ ROWS = add_common_rows((
         "on CPUs take ZeRO 0",
         write=lambda values: {"use_cpu": True} if values["device"] == "cpu" and not _stage(values) else {},
         read=lambda document, ranks: {"device": "cpu"} if document.get("use_cpu") else {},
-        can=lambda values: values["device"] == "auto" or (values["device"] == "cpu" and not _stage(values))),
+        accepts=lambda values: values["device"] == "auto" or (values["device"] == "cpu" and not _stage(values))),
     Row("train.steps", Level.EXPRESSED, ("max_steps",),
         write=lambda values: {"max_steps": values["train.steps"]}, read=_steps),
     same("train.seed", "seed"),
@@ -211,18 +211,18 @@ ROWS = add_common_rows((
         if document["warmup_steps"] >= 1 or not document["warmup_steps"] else {}),
     Row("train.learning_rate_schedule", Level.EXPRESSED, (_KIND, f"{_OF_KIND}power"),
         "a line to a floor is polynomial, a wave to one cosine_with_min_lr", "give max_steps beside it",
-        write=_schedule, read=_read_schedule, can=learning.kind_arrives),
+        write=_schedule, read=_read_schedule, accepts=learning.kind_arrives),
     Row("train.learning_rate_floor", Level.EXPRESSED,
         (f"{_OF_KIND}min_lr_rate", f"{_OF_KIND}lr_end", f"{_OF_KIND}min_lr"), "of a line as a rate",
-        can=lambda values: values["train.learning_rate_floor"] < 1
+        accepts=lambda values: values["train.learning_rate_floor"] < 1
         if values["train.learning_rate_schedule"] == "cosine" else learning.whole_floor(values)),
     Row("train.optimizer", Level.EXPRESSED, ("optim",), "AdamW and SGD", "give Trainer another one in the script",
-        write=_optimizer, read=_read_optimizer, can=lambda values: values["train.optimizer"] in ("adamw", "sgd")),
+        write=_optimizer, read=_read_optimizer, accepts=lambda values: values["train.optimizer"] in ("adamw", "sgd")),
     same("train.beta1", "adam_beta1"),
     same("train.beta2", "adam_beta2"),
     same("train.epsilon", "adam_epsilon"),
     Row("train.momentum", Level.EXPRESSED, ("optim_args",), "of SGD",
-        can=lambda values: values["train.optimizer"] == "sgd" or values["train.momentum"] == 0.9),
+        accepts=lambda values: values["train.optimizer"] == "sgd" or values["train.momentum"] == 0.9),
     same("train.weight_decay", "weight_decay"),
     convert_row("train.clip_norm", "max_grad_norm", lambda norm: norm or 0.0, lambda norm: norm or None),
     Row("train.validate_every", Level.EXPRESSED, ("eval_strategy", "eval_steps"), write=_evaluating,
@@ -266,5 +266,5 @@ HF = Format(
     partly=(_KIND, "optim", "optim_args"),
     exceeding=hf_fsdp.EXCEEDING,
     launch=script_launch("a script with Hugging Face's Trainer", '"$1" "$HERE/training_args.json" "${@:2}"'),
-    tried={"parsed": "by transformers 5.23.0", "trained": "DDP and FSDP2 on two CPU ranks"},
+    test_evidence={"parsed": "by transformers 5.23.0", "trained": "DDP and FSDP2 on two CPU ranks"},
 )

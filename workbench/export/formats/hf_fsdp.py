@@ -65,13 +65,13 @@ def _is_old(document: Document) -> bool:
 
 def _translated(document: Document) -> Document:
     """With the keys that the words stand for; what is given beside them decides."""
-    meant: Document = {}
+    current: Document = {}
     for word in _words(document):
         if word == "offload":
-            meant[OFFLOAD] = True
+            current[OFFLOAD] = True
         elif word != "auto_wrap":
-            meant.setdefault(RESHARD, word.lower() if _is_old(document) else word == _FULL)
-    return {**meant, **document, SWITCH: True} if _words(document) else document
+            current.setdefault(RESHARD, word.lower() if _is_old(document) else word == _FULL)
+    return {**current, **document, SWITCH: True} if _words(document) else document
 
 
 def _wrong_words(document: Document) -> Iterator[InputError]:

@@ -78,11 +78,11 @@ def _arrive(values: Values) -> bool:
 
 
 def _pipeline(values: Values) -> Document:
-    pp, dealt = values["parallel.pp"], _layers_per_stage(values)
+    pp, stage_layers = values["parallel.pp"], _layers_per_stage(values)
     if pp == 1:
         return {}
-    if len(set(dealt)) > 1:
-        stages = "|".join("t" * count for count in dealt)
+    if len(set(stage_layers)) > 1:
+        stages = "|".join("t" * count for count in stage_layers)
         return {_PP: pp, _LAYOUT: f"E{stages}L"}
     return {_PP: pp} | ({_VIRTUAL: _chunks(values)} if _chunks(values) > 1 else {})
 
@@ -94,8 +94,8 @@ def _read_pipeline(document: Document, ranks: int) -> dict[str, Any]:
     if pp > 1 and layout:
         counts = [stage.count("t") for stage in _expand_layout(str(layout)).split("|")]
         chunks = max(1, len(counts) // pp)
-        even = [len(layers) for layers in layers_of_stages(sum(counts), len(counts))]
-        values |= {} if counts == even else {"schedule.stage_layers": counts}
+        even_counts = [len(layers) for layers in layers_of_stages(sum(counts), len(counts))]
+        values |= {} if counts == even_counts else {"schedule.stage_layers": counts}
     elif pp > 1 and (layers_per_chunk := document.get("--num-layers-per-virtual-pipeline-stage")):
         chunks = max(1, int(document.get("--num-layers") or layers_per_chunk) // (pp * int(layers_per_chunk)))
     if pp > 1:
@@ -300,17 +300,17 @@ def _read_schedule(document: Document, ranks: int) -> dict[str, Any]:
     )
 
 
-def _flag(setting: str, key: str, why: str, acts: Any) -> Row:
-    """A setting that is on or off, where ``acts`` says that it can be."""
+def _flag(setting: str, key: str, why: str, has_effect: Any) -> Row:
+    """A setting that is on or off, where ``has_effect`` says that it can be."""
 
     def write(values: Values) -> Document:
-        return {key: True} if values.get(setting) and acts(values) else {}
+        return {key: True} if values.get(setting) and has_effect(values) else {}
 
     def read(document: Document, ranks: int) -> dict[str, Any]:
         return {setting: True} if document.get(key) else {}
 
     return Row(setting, Level.EQUIVALENT, (key,), why, write=write, read=read,
-               can=lambda values: not values[setting] or acts(values))  # fmt: skip
+               accepts=lambda values: not values[setting] or has_effect(values))  # fmt: skip
 
 
 #: Its tensor parallelism counts on kernels that are started in order; Megatron-FSDP refuses that.
@@ -362,58 +362,59 @@ ROWS = add_common_rows((
         write=lambda values: {"--global-batch-size": values["batch.global_batch"]}),
     Row("schedule.kind", Level.EXPRESSED, (_VIRTUAL, "--num-layers-per-virtual-pipeline-stage"),
         "1f1b, and interleaved where micro-batches come in whole groups of pp", "others become 1f1b",
-        can=lambda values: values["schedule.kind"] == ("interleaved" if _interleaves(values) else "1f1b")),
+        accepts=lambda values: values["schedule.kind"] == ("interleaved" if _interleaves(values) else "1f1b")),
     Row("schedule.chunks", Level.EXPRESSED, (_VIRTUAL, _LAYOUT), "of the interleaved schedule",
-        can=lambda values: values["schedule.chunks"] == _chunks(values)),
-    Row("schedule.stage_layers", Level.EXPRESSED, (_LAYOUT,), can=_arrive),
+        accepts=lambda values: values["schedule.chunks"] == _chunks(values)),
+    Row("schedule.stage_layers", Level.EXPRESSED, (_LAYOUT,), accepts=_arrive),
     Row("compression.method", Level.EQUIVALENT, tuple(methods_by_export_name("megatron")),
         f"{' and '.join(methods_by_export_name('megatron').values())}, beside bf16 weights, from the first step on",
         "other methods have no key in Megatron-LM",
         write=lambda values: {flag: True} if (flag := _reduction_flag(values)) else {},
         read=_read_compression,
-        can=lambda values: values["compression.method"] == "none" or _reduction_flag(values) is not None),
+        accepts=lambda values: values["compression.method"] == "none" or _reduction_flag(values) is not None),
     Row("overlap.bucket_mb", Level.EXPRESSED, ("--ddp-bucket-size", "--overlap-grad-reduce"), "in elements of 4 bytes",
         write=lambda values: {"--ddp-bucket-size": _elements(values), "--overlap-grad-reduce": True}
         if "overlap.bucket_mb" in values else {},
         read=lambda document, ranks: {"overlap.bucket_mb": document["--ddp-bucket-size"] * _BYTES / _MIB}
         if document.get("--ddp-bucket-size") else {},
-        can=lambda values: _elements(values) * _BYTES / _MIB == values["overlap.bucket_mb"]),
+        accepts=lambda values: _elements(values) * _BYTES / _MIB == values["overlap.bucket_mb"]),
     _flag("overlap.gather_with_optimizer", "--overlap-param-gather", "gathers beside the next forward",
           lambda values: _stage(values) == 1),
     Row("memory.recompute", Level.EXPRESSED, ("--recompute-granularity", "--recompute-method", "--recompute-num-layers",
                                               "--recompute-activations"), write=_recomputing, read=_recompute_of),
     Row("memory.recompute_layers", Level.EXPRESSED, ("--recompute-method", "--recompute-num-layers"),
         "of full recomputation", "selective recomputes in all layers",
-        can=lambda values: values["memory.recompute_layers"] is None or values["memory.recompute"] == "full"),
+        accepts=lambda values: values["memory.recompute_layers"] is None or values["memory.recompute"] == "full"),
     Row("memory.offload", Level.EXPRESSED, ("--optimizer-cpu-offload", "--use-precision-aware-optimizer"),
         "optimizer, of stage 1, but not SGD; activations need Transformer Engine",
         write=lambda values: {"--optimizer-cpu-offload": True, "--use-precision-aware-optimizer": True}
         if _offloads(values) else {},
         read=lambda document, ranks: {"memory.offload": "optimizer"} if document.get("--optimizer-cpu-offload") else {},
-        can=lambda values: values["memory.offload"] == "none"
+        accepts=lambda values: values["memory.offload"] == "none"
         or (values["memory.offload"] == "optimizer" and _offloads(values))),
     Row("precision", Level.EXPRESSED, ("--bf16",),
         write=lambda values: {"--bf16": True} if values["precision"] == "bf16" else {}, read=_numbers),
     Row("memory.parameters", Level.EQUIVALENT, ("--bf16",), "bf16 has bf16 weights, beside an fp32 copy",
-        can=lambda values: values["memory.parameters"] == values["precision"]),
+        accepts=lambda values: values["memory.parameters"] == values["precision"]),
     same("train.steps", "--train-iters"),
     same("train.seed", "--seed"),
     same("train.learning_rate", "--lr"),
     Row("train.learning_rate_warmup", Level.EQUIVALENT, ("--lr-warmup-iters",),
         "fewer than all steps; the first has the rate 0",
         write=lambda values: {"--lr-warmup-iters": values["train.learning_rate_warmup"]} if _warms(values) else {},
-        read=lambda document, ranks: {"train.learning_rate_warmup": document.get("--lr-warmup-iters", 0)}, can=_warms),
+        read=lambda document, ranks: {"train.learning_rate_warmup": document.get("--lr-warmup-iters", 0)},
+        accepts=_warms),
     Row("train.learning_rate_schedule", Level.EXPRESSED, ("--lr-decay-style",), "over --train-iters",
-        write=_schedule, read=_read_schedule, can=learning.kind_arrives),
-    Row("train.learning_rate_floor", Level.EXPRESSED, ("--min-lr",), "as a rate", can=learning.whole_floor),
+        write=_schedule, read=_read_schedule, accepts=learning.kind_arrives),
+    Row("train.learning_rate_floor", Level.EXPRESSED, ("--min-lr",), "as a rate", accepts=learning.whole_floor),
     Row("train.optimizer", Level.EQUIVALENT, ("--optimizer", "--muon-nesterov", "--muon-extra-scale-factor"),
         "AdamW is adam; muon, of stage 0, for all matrices of layers; LAMB has no name there", "measure with adamw",
         write=_optimizer, read=_read_optimizer,
-        can=lambda values: values["train.optimizer"] in ("adamw", "sgd") or _muon(values)),
+        accepts=lambda values: values["train.optimizer"] in ("adamw", "sgd") or _muon(values)),
     *(same_read(f"train.{ours}", f"--adam-{theirs}")
       for ours, theirs in (("beta1", "beta1"), ("beta2", "beta2"), ("epsilon", "eps"))),
     Row("train.momentum", Level.EXPRESSED, ("--sgd-momentum", "--muon-momentum"),
-        can=lambda values: values["train.optimizer"] == "sgd" or _muon(values) or values["train.momentum"] == 0.9),
+        accepts=lambda values: values["train.optimizer"] == "sgd" or _muon(values) or values["train.momentum"] == 0.9),
     same("train.weight_decay", "--weight-decay"),
     convert_row("train.clip_norm", "--clip-grad", lambda norm: norm or 0.0, lambda norm: norm or None),
     same("train.validation_batches", "--eval-iters"),
@@ -489,6 +490,6 @@ MEGATRON = Format(
         "its pretrain_gpt.py",
         torchrun_command('"$1" "${arguments[@]}" "${@:2}"', _BEFORE),
     ),
-    tried={"parsed": "by megatron-core 0.19.2", "trained": _TRAINED},
+    test_evidence={"parsed": "by megatron-core 0.19.2", "trained": _TRAINED},
     ranks=lambda document: document.get(RANKS),
 )

@@ -21,8 +21,8 @@ def text(document: Document) -> str:
     """One argument a line, as run.sh reads them."""
     lines = []
     for key, value in document.items():
-        many = value if isinstance(value, list) else [] if value is True else [value]
-        lines.append(" ".join([key, *(shlex.quote(str(value)) for value in many)]))
+        values = value if isinstance(value, list) else [] if value is True else [value]
+        lines.append(" ".join([key, *(shlex.quote(str(value)) for value in values)]))
     return "\n".join(lines) + "\n"
 
 
@@ -36,17 +36,17 @@ def read(source: str) -> Document:
         words = shlex.split(source.replace("\\\n", " "), comments=True)
     except ValueError as error:
         raise InputError("file", None, f"cannot be split into arguments ({error})") from None
-    kinds, document, at = documents.read_format("megatron")["keys"], Document(), 0
-    while at < len(words):
-        key, equals, remainder = words[at].partition("=")
-        at += 1
+    kinds, document, place = documents.read_format("megatron")["keys"], Document(), 0
+    while place < len(words):
+        key, equals, remainder = words[place].partition("=")
+        place += 1
         if not key.startswith("--"):
             continue
         values = [remainder] if equals else []
         kind = kinds.get(key, "str")
-        while not equals and kind != "flag" and at < len(words) and _is_value(words[at]):
-            values.append(words[at])
-            at += 1
+        while not equals and kind != "flag" and place < len(words) and _is_value(words[place]):
+            values.append(words[place])
+            place += 1
             if kind != "many":
                 break
         document[key] = True if not values else [_value(key, value, kind) for value in values]

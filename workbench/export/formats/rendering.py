@@ -70,7 +70,7 @@ def facts(form: Format, unexpressed: Sequence[UnexpressedSetting]) -> dict[str, 
     return {
         "losses": [setting.as_dict() for setting in unexpressed],
         "checked_against": documents.read_format(form.name)["package"],
-        "levels": {"guarded": "this export", **form.tried},
+        "levels": {"guarded": "this export", **form.test_evidence},
     }
 
 
@@ -84,7 +84,7 @@ def _words(form: Format, view: RunView, unexpressed: Sequence[UnexpressedSetting
         "arguments": form.launch.arguments,
         "measured": throughput_text(view),
         "package": documents.read_format(form.name)["package"],
-        "tried": "; ".join(f"{level}: {reason}" for level, reason in form.tried.items()),
+        "tried": "; ".join(f"{level}: {reason}" for level, reason in form.test_evidence.items()),
         "unexpressed": "\n".join(f"- {setting.line}" for setting in unexpressed)
         or "Nothing: it says all of it.",
     }

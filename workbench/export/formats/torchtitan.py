@@ -153,9 +153,9 @@ def _batch(values: Values) -> Document:
 
 def _read_batch(document: Document, ranks: int) -> dict[str, Any]:
     local, dp = int(document[f"{_T}local_batch_size"]), _read_sharding(document, ranks)["parallel.dp"]
-    piped = _degree(document, "pipeline") > 1
+    has_pipeline = _degree(document, "pipeline") > 1
     whole = int(document.get(f"{_T}global_batch_size", -1))
-    return {"batch.micro_batch": int(document.get(f"{_PIPE}microbatch_size", 1)) if piped else local,
+    return {"batch.micro_batch": int(document.get(f"{_PIPE}microbatch_size", 1)) if has_pipeline else local,
             "batch.global_batch": whole if whole > 0 else local * dp}  # fmt: skip
 
 
@@ -210,20 +210,20 @@ ROWS = add_common_rows((
     Row("parallel.zero_stage", Level.EQUIVALENT, (f"{_P}fsdp_reshard_after_forward",),
         "2 and 3 are FSDP2 that never and always reshards; 1 becomes 2, and beside cp there is FSDP2 alone",
         "stage 1: export to deepspeed or megatron",
-        can=lambda values: _stage(values) == values["parallel.zero_stage"]),
+        accepts=lambda values: _stage(values) == values["parallel.zero_stage"]),
     Row("parallel.shard_ranks", Level.EXPRESSED, (f"{_P}data_parallel_shard_degree",),
         "over whole cp groups, more than one",
-        can=lambda values: values["parallel.shard_ranks"] is None or _hybrid(values)),
+        accepts=lambda values: values["parallel.shard_ranks"] is None or _hybrid(values)),
     Row("batch.micro_batch", Level.EXPRESSED, (f"{_T}local_batch_size", f"{_PIPE}microbatch_size"),
         "of a pipeline the second, and the first is all that a rank accumulates", write=_batch, read=_read_batch),
     Row("batch.global_batch", Level.EXPRESSED, (f"{_T}global_batch_size",)),
     Row("schedule.kind", Level.EXPRESSED, (f"{_PIPE}schedule",),
         "1f1b, gpipe, and interleaved where layers and micro-batches divide", "others become 1f1b",
-        can=_supports_schedule),
+        accepts=_supports_schedule),
     Row("schedule.chunks", Level.EQUIVALENT, (f"{_PIPE}layers_per_stage", f"{_PIPE}first_stage_less_layers",
                                               f"{_PIPE}last_stage_less_layers"),
         "as layers of a stage, which a file without the model does not turn back", "say it beside an import",
-        can=lambda values: values["schedule.chunks"] == 1),
+        accepts=lambda values: values["schedule.chunks"] == 1),
     drop("schedule.stage_layers", "stages are dealt evenly but for the first and the last", "export to megatron"),
     Row("memory.recompute", Level.EQUIVALENT, ("activation_checkpoint",),
         "selective keeps what it thinks dear, by operator",
@@ -233,7 +233,7 @@ ROWS = add_common_rows((
         write=lambda values: {f"{_T}enable_cpu_offload": True}
         if values["memory.offload"] in ("optimizer", "both") and _shares(values) else {},
         read=lambda document, ranks: {"memory.offload": "optimizer"} if document.get(f"{_T}enable_cpu_offload") else {},
-        can=lambda values: values["memory.offload"] == "none"
+        accepts=lambda values: values["memory.offload"] == "none"
         or (values["memory.offload"] == "optimizer" and _shares(values))),
     Row("precision", Level.EXPRESSED, (f"{_T}mixed_precision_param", f"{_T}dtype"),
         write=lambda values: {f"{_T}mixed_precision_param": "bfloat16" if values["precision"] == "bf16" else "float32",
@@ -264,9 +264,9 @@ ROWS = add_common_rows((
     same("train.learning_rate_warmup", "lr_scheduler.warmup_steps"),
     Row("train.learning_rate_schedule", Level.EXPRESSED,
         ("lr_scheduler.decay_type", "lr_scheduler.decay_ratio"), "from the end of the warm-up on",
-        write=_schedule, read=_read_schedule, can=learning.kind_arrives),
+        write=_schedule, read=_read_schedule, accepts=learning.kind_arrives),
     Row("train.learning_rate_floor", Level.EXPRESSED, ("lr_scheduler.min_lr_factor",),
-        can=lambda values: values["train.learning_rate_floor"] < 1),
+        accepts=lambda values: values["train.learning_rate_floor"] < 1),
     Row("train.validate_every", Level.EXPRESSED, ("validator.enable", "validator.freq", "validator.steps"),
         write=lambda values: {"validator.enable": True, "validator.freq": values["train.validate_every"],
                               "validator.steps": values["train.validation_batches"]}
@@ -275,7 +275,7 @@ ROWS = add_common_rows((
                                       "train.validation_batches": document.get("validator.steps", 1)}
         if document.get("validator.enable") else {}),
     Row("train.validation_batches", Level.EXPRESSED, ("validator.steps",), "where it validates while it trains",
-        can=lambda values: bool(values["train.validate_every"]) or values["train.validation_batches"] == 1),
+        accepts=lambda values: bool(values["train.validate_every"]) or values["train.validation_batches"] == 1),
     Row("checkpoint.every_steps", Level.EXPRESSED, ("checkpoint.enable", "checkpoint.interval"),
         write=lambda values: {"checkpoint.enable": True, "checkpoint.interval": values["checkpoint.every_steps"]}
         if values["checkpoint.every_steps"] else {"checkpoint.enable": False},
@@ -291,8 +291,8 @@ def text(document: Document) -> str:
         if key.startswith("optimizer."):
             adamw[key.partition(".")[2]] = tuple(value) if isinstance(value, list) else value
         elif key == "activation_checkpoint":
-            called = next((call for call, (_, name) in CALLS.items() if name == value), None)
-            lines.append(f"config.{key} = {f'{called}()' if called else None}")
+            function_name = next((call for call, (_, name) in CALLS.items() if name == value), None)
+            lines.append(f"config.{key} = {f'{function_name}()' if function_name else None}")
         else:
             lines.append(f"config.{key} = {value!r}")
     if adamw:
@@ -349,11 +349,11 @@ def _path(node: ast.expr) -> str:
 
 def _read_assignment(key: str, value: ast.expr) -> Document:
     if isinstance(value, ast.Call):
-        called = _path(value.func) or getattr(value.func, "id", "")
+        function_name = _path(value.func) or getattr(value.func, "id", "")
         name = ast.unparse(value.func)
         if name in CALLS:
             return {CALLS[name][0]: CALLS[name][1]}
-        if called == _ADAMW:
+        if function_name == _ADAMW:
             return {
                 f"optimizer.{keyword.arg}": _plain(f"optimizer.{keyword.arg}", keyword.value)
                 for keyword in value.keywords
@@ -375,12 +375,12 @@ def _plain(key: str, node: ast.expr) -> Any:
 
 
 def _flags(source: str) -> Document:
-    words, document, at = source.split(), Document(), 0
-    while at < len(words):
-        key, equals, remainder = words[at].removeprefix("--").partition("=")
-        at += 1
-        if not equals and at < len(words) and not words[at].startswith("--"):
-            remainder, equals, at = words[at], "=", at + 1
+    words, document, place = source.split(), Document(), 0
+    while place < len(words):
+        key, equals, remainder = words[place].removeprefix("--").partition("=")
+        place += 1
+        if not equals and place < len(words) and not words[place].startswith("--"):
+            remainder, equals, place = words[place], "=", place + 1
         try:
             document[key] = ast.literal_eval(remainder) if equals else True
         except (ValueError, SyntaxError):
@@ -433,6 +433,6 @@ TORCHTITAN = Format(
             'export PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"\n',
         ),
     ),
-    tried={"parsed": "by torchtitan 0.3.0", "trained": "FSDP2 and tensor parallel on two CPU ranks"},
+    test_evidence={"parsed": "by torchtitan 0.3.0", "trained": "FSDP2 and tensor parallel on two CPU ranks"},
     own_suffixes=(".py", ".toml"),
 )

@@ -70,7 +70,7 @@ def _command(invocation: Invocation) -> str:
     """Its words for a shell; what stands in a file of the export names it there."""
     variables = [f"{name}={shlex.quote(value)}" for name, value in invocation.variables.items()]
     names_there = {word: f"{_HERE}{Path(word).name}" for word in invocation.files}
-    words = [_word(word) for word in invocation.naming(names_there)]
+    words = [_word(word) for word in invocation.renamed_words(names_there)]
     return " ".join([*(["env"] if variables else []), *variables, *words])
 
 

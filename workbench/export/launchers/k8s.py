@@ -36,7 +36,7 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
     Raises:
         InputError: the run has no valid configuration, or is of a trainer that is not this project's.
     """
-    exported = torchrun.render(view, study, "k8s")
+    bundle = torchrun.render(view, study, "k8s")
     config = view.config()
     nodes, ranks_per_node = nodes_of(config)
     variables = {"OMP_NUM_THREADS": "1"} | environment.variables(config.environment)
@@ -46,21 +46,21 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
         "numProcPerNode": ranks_per_node,
         "command": ["bash", "-c", _COMMAND],
         "env": [{"name": name, "value": value} for name, value in variables.items()]
-        + [{"name": _CONFIG, "value": exported.files["config.json"]}],
+        + [{"name": _CONFIG, "value": bundle.files["config.json"]}],
     }
     if config.device != "cpu":
         trainer["resourcesPerNode"] = {"limits": {"nvidia.com/gpu": ranks_per_node}}
     job = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
-        "metadata": {"name": _name(exported.name)},
+        "metadata": {"name": _name(bundle.name)},
         "spec": {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer},
     }
     text = _HEAD.format(on_ranks=several(layout_of(config).world_size, "ranks")) + yaml.safe_dump(
         job, sort_keys=False
     )
     return torchrun.replace_script(
-        exported, "trainjob.yaml", text, "`kubectl create -f trainjob.yaml` trains it again"
+        bundle, "trainjob.yaml", text, "`kubectl create -f trainjob.yaml` trains it again"
     )
 
 

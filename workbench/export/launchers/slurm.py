@@ -55,14 +55,14 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
     Raises:
         InputError: the run has no valid configuration, or is of a trainer that is not this project's.
     """
-    exported = torchrun.render(view, study, "slurm")
+    bundle = torchrun.render(view, study, "slurm")
     config = view.config()
-    where, (nodes, ranks_per_node) = layout_of(config), nodes_of(config)
+    layout, (nodes, ranks_per_node) = layout_of(config), nodes_of(config)
     job = _JOB.format(
-        ranks=where.world_size,
-        on_ranks=several(where.world_size, "ranks"),
-        layout=f"dp={where.dp} tp={where.tp} pp={where.pp} zero_stage={where.zero_stage}",
-        name="".join(letter for letter in exported.name if letter.isalnum() or letter in "-_."),
+        ranks=layout.world_size,
+        on_ranks=several(layout.world_size, "ranks"),
+        layout=f"dp={layout.dp} tp={layout.tp} pp={layout.pp} zero_stage={layout.zero_stage}",
+        name="".join(letter for letter in bundle.name if letter.isalnum() or letter in "-_."),
         nodes=nodes,
         devices=f"#SBATCH --cpus-per-task={ranks_per_node}"
         if config.device == "cpu"
@@ -70,5 +70,5 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
         exports=torchrun.exports_of(config),
     )
     return torchrun.replace_script(
-        exported, "job.sbatch", job, "`sbatch job.sbatch` trains it again; see its first lines"
+        bundle, "job.sbatch", job, "`sbatch job.sbatch` trains it again; see its first lines"
     )

@@ -118,14 +118,14 @@ def render(view: RunView, study: StudyDocument | None = None, target: str = "tor
     return Bundle(words["name"], files, frozenset({"run.sh"}), tuple(_missing_backbone(view)))
 
 
-def replace_script(exported: Bundle, name: str, text: str, label: str) -> Bundle:
+def replace_script(bundle: Bundle, name: str, text: str, label: str) -> Bundle:
     """An export whose ``run.sh`` is another launcher's file, not made executable; the README says what it does."""
-    files = {file: content for file, content in exported.files.items() if file != "run.sh"}
-    line = next(line for line in exported.files["README.md"].splitlines() if line.startswith("| `run.sh`"))
-    files["README.md"] = exported.files["README.md"].replace(line, f"| `{name}` | {label} |")
+    files = {file: content for file, content in bundle.files.items() if file != "run.sh"}
+    line = next(line for line in bundle.files["README.md"].splitlines() if line.startswith("| `run.sh`"))
+    files["README.md"] = bundle.files["README.md"].replace(line, f"| `{name}` | {label} |")
     files["README.md"] = files["README.md"].replace("ready for `torchrun`", f"ready as `{name}`")
     files = {"config.json": files.pop("config.json"), name: text, **files}
-    return Bundle(exported.name, files, unexpressed=exported.unexpressed)
+    return Bundle(bundle.name, files, unexpressed=bundle.unexpressed)
 
 
 def _words(run_source: Source) -> dict[str, Any]:
@@ -133,16 +133,16 @@ def _words(run_source: Source) -> dict[str, Any]:
     import sys
 
     view, config = run_source.view, run_source.view.config()
-    where = layout_of(config)
+    layout = layout_of(config)
     study = view.labels.get("study")
     return {
         "name": f"{study or 'run'}-{view.id}",
         "run": view.id,
         "of_study": f" (study `{study}`, trial {view.labels.get('trial')})" if study else "",
-        "ranks": where.world_size,
-        "on_ranks": several(where.world_size, "ranks"),
-        "layout": f"dp={where.dp} tp={where.tp} pp={where.pp} zero_stage={where.zero_stage}",
-        "placed": f"\n- Placement: {placed}" if (placed := note(config, own_trainer=True)) else "",
+        "ranks": layout.world_size,
+        "on_ranks": several(layout.world_size, "ranks"),
+        "layout": f"dp={layout.dp} tp={layout.tp} pp={layout.pp} zero_stage={layout.zero_stage}",
+        "placed": f"\n- Placement: {placement}" if (placement := note(config, own_trainer=True)) else "",
         "measured": throughput_text(view),
         "chosen_for": _chosen_for(run_source),
         "model": _workload(config.model),
@@ -179,9 +179,9 @@ def _workload(model: Model) -> str:
         return ""
     if model.workload in SHIPPED:
         return f"- Model: the workload `{model.workload}`, which comes with the package\n"
-    where = model.workload.rpartition(":")[0]
+    module = model.workload.rpartition(":")[0]
     return (
-        f"- Model: `{model.workload}`; `{where}` is not in this folder: put it where this name finds it, or change "
+        f"- Model: `{model.workload}`; `{module}` is not in this folder: put it where this name finds it, or change "
         "`model.workload` in `config.json`\n"
     )
 
@@ -208,22 +208,24 @@ def _chosen_for(run_source: Source) -> str:
     aim = study.aim
     value = f": {aim.words(row.value)}" if row.value is not None else ""
     entries = (entry for entry in (study.best, study.baseline, study.recommended) if entry)
-    again = next((entry for entry in entries if entry.trial == row.number), None)
-    if again is not None and again.value != row.value:
-        low, high = aim.bounds(again.low, again.high)
-        between = (
+    confirmed = next((entry for entry in entries if entry.trial == row.number), None)
+    if confirmed is not None and confirmed.value != row.value:
+        low, high = aim.bounds(confirmed.low, confirmed.high)
+        interval = (
             f" (95 % of runs: {text(low)} to {text(high)})" if low is not None and high is not None else ""
         )
-        value = f": {aim.words(again.value)}{between}, measured again; {aim.words(row.value)} in the search"
+        value = (
+            f": {aim.words(confirmed.value)}{interval}, measured again; {aim.words(row.value)} in the search"
+        )
     others = [name for name in study.objectives if name != aim.name]
-    beside = f", beside {' and '.join(others)}" if others else ""
-    return f"\n- Objective of its study: `{aim.name}`{value}{beside}"
+    rivals_text = f", beside {' and '.join(others)}" if others else ""
+    return f"\n- Objective of its study: `{aim.name}`{value}{rivals_text}"
 
 
 def _starts(view: RunView) -> str:
-    origin, frozen = resume_origin(view), backbone_of(view)
-    if frozen is not None:
-        return _beside(view, frozen, origin)
+    origin, backbone = resume_origin(view), backbone_of(view)
+    if backbone is not None:
+        return _beside(view, backbone, origin)
     if origin is None:
         return f"from the beginning{_losses_again(view.config())}"
     return (
@@ -247,12 +249,12 @@ def _losses_again(config: RunConfig) -> str:
     return same
 
 
-def _beside(view: RunView, frozen: Path, origin: ParentRun | None) -> str:
+def _beside(view: RunView, backbone: Path, origin: ParentRun | None) -> str:
     words = (
-        f"beside the frozen checkpoint of {_words_of(_saved_in(frozen))}, which every machine needs; "
+        f"beside the frozen checkpoint of {_words_of(_saved_in(backbone))}, which every machine needs; "
         "`train.resume` in `config.json` says where it lies"
     )
-    if origin is not None and origin.run != _saved_in(frozen).run:
+    if origin is not None and origin.run != _saved_in(backbone).run:
         words += (
             f". What learns beside it starts from the beginning, though the run continued {_words_of(origin)}; "
             "to continue a checkpoint, set `train.resume` to its folder"
@@ -262,14 +264,14 @@ def _beside(view: RunView, frozen: Path, origin: ParentRun | None) -> str:
 
 def _missing_backbone(view: RunView) -> Iterator[UnexpressedSetting]:
     """Where a run learned beside a checkpoint that is not where it was."""
-    frozen = backbone_of(view)
-    if frozen is None:
+    backbone = backbone_of(view)
+    if backbone is None:
         return
     try:
-        locate(frozen)
+        locate(backbone)
     except InputError:
-        why, instead = "the frozen checkpoint is not there now", "put it back, or say where it lies"
-        yield UnexpressedSetting("train.resume", str(frozen), why, instead)
+        why, remedy = "the frozen checkpoint is not there now", "put it back, or say where it lies"
+        yield UnexpressedSetting("train.resume", str(backbone), why, remedy)
 
 
 def _saved_in(checkpoint: Path) -> ParentRun:

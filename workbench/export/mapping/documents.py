@@ -42,11 +42,11 @@ def nest_keys(document: Document) -> dict[str, Any]:
 
 def flat(tree: dict[str, Any], prefix: str = "") -> Document:
     """Dictionaries in each other as dotted keys; an empty one is a value."""
-    flattened: Document = {}
+    flat_document: Document = {}
     for key, value in tree.items():
         inner = isinstance(value, dict) and value
-        flattened |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
-    return flattened
+        flat_document |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+    return flat_document
 
 
 def json_text(document: Document) -> str:
@@ -119,9 +119,9 @@ def unknown_keys(name: str, document: Document) -> Iterator[InputError]:
         owner = known_part or ""
         strict = any(other.startswith(f"{owner}.") for other in keys)
         if known_part is None or (known_part != key and strict):
-            near = difflib.get_close_matches(key, keys, n=3, cutoff=0.0)
+            nearest = difflib.get_close_matches(key, keys, n=3, cutoff=0.0)
             yield InputError(
-                key, value, f"unknown to {read_format(name)['package']}; nearest: {', '.join(near)}"
+                key, value, f"unknown to {read_format(name)['package']}; nearest: {', '.join(nearest)}"
             )
         elif known_part == key and value is not None and not _is(value, keys[key]):
             kind = keys[key]

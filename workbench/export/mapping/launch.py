@@ -53,10 +53,10 @@ class Launch:
 
     def script(self, file: str, ranks: int, run: str, exports: str) -> str:
         """The text of ``run.sh``; ``exports`` are its lines that set variables."""
-        needed = _NEEDED.format(needs=self.needs) if self.needs else ""
+        requirement = _NEEDED.format(needs=self.needs) if self.needs else ""
         words = {"what": self.what, "arguments": self.arguments, "file": file, "ranks": ranks, "run": run}
         words["on_ranks"] = several(ranks, "ranks")
-        return _HEAD.format(needed=needed, exports=exports, **words) + self.end + "\n"
+        return _HEAD.format(needed=requirement, exports=exports, **words) + self.end + "\n"
 
 
 def torchrun_command(command: str, before: str = "") -> str:

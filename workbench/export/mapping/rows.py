@@ -63,9 +63,9 @@ class Row:
 
     ``keys`` are what the format calls it. ``why`` says what differs, or why there is no such key, ``instead`` what to
     do about it. ``write`` makes the keys of a run's values, ``read`` the settings of a document and so many ranks.
-    ``can`` says whether a run's value arrives; without it an expressed or equivalent one does, and of one that is not
-    expressible the value in ``rest`` alone: that without which the trainer does the same. ``always`` is lost whatever
-    it is, since the file says nothing of it.
+    ``accepts`` says whether a run's value arrives; without it an expressed or equivalent one does, and of one that is
+    not expressible the value in ``rest`` alone: that without which the trainer does the same. ``always`` is lost
+    whatever it is, since the file says nothing of it.
     """
 
     setting: str
@@ -75,7 +75,7 @@ class Row:
     instead: str = ""
     write: Callable[[Values], Document] = _nothing
     read: Callable[[Document, int], dict[str, Any]] = _unread
-    can: Callable[[Values], bool] | None = None
+    accepts: Callable[[Values], bool] | None = None
     always: bool = False
     hook: str = ""
 
@@ -87,8 +87,8 @@ class Row:
         """Whether that setting of a run is the same after export and import."""
         if self.always:
             return False
-        if self.can is not None:
-            return self.can(values)
+        if self.accepts is not None:
+            return self.accepts(values)
         return self.level is not Level.NOT or values[setting] == USUAL.get(setting)
 
 
@@ -124,7 +124,7 @@ def convert_row(
         return {setting: back(document[key])} if key in document else {}
 
     level = Level.EQUIVALENT if why else Level.EXPRESSED
-    return Row(setting, level, (key,), why, write=write, read=read, can=can)
+    return Row(setting, level, (key,), why, write=write, read=read, accepts=can)
 
 
 def drop(setting: str, why: str, instead: str = "", *, always: bool = False, hook: str = "") -> Row:
@@ -164,8 +164,8 @@ class Format:
     ``text`` writes a document, ``document`` reads one. ``problems`` are what is wrong with one, whether its own parser
     refuses it or lets it through; the number of ranks is 0 where it is not known. ``ranks`` reads it from a document
     that says it. ``partly`` are keys of which some values have no setting here, ``exceeding`` values that make one and
-    say more than it does. ``launch`` is how it is started, ``tried`` what tests tried with it, by level: *parsed* and
-    *trained*. A file with one of the ``own_suffixes`` is this trainer's, whatever stands in it.
+    say more than it does. ``launch`` is how it is started, ``test_evidence`` what tests tried with it, by level:
+    *parsed* and *trained*. A file with one of the ``own_suffixes`` is this trainer's, whatever stands in it.
     """
 
     name: str
@@ -177,7 +177,7 @@ class Format:
     document: Callable[[str], Document]
     problems: Callable[[Document, int], Iterator[InputError]]
     launch: Launch
-    tried: Mapping[str, str]
+    test_evidence: Mapping[str, str]
     constants: Document = field(default_factory=dict)
     partly: tuple[str, ...] = ()
     exceeding: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
@@ -228,7 +228,7 @@ class Format:
         make one only beside others, and those of ``partly`` that an export of it would not say again. ``usual`` is what
         holds where a document says nothing.
         """
-        read, again = {key for row in self.rows for key in row.keys}, self.make_document(config)
+        read, rewritten = {key for row in self.rows for key in row.keys}, self.make_document(config)
 
         def arrives(key: str, value: Any) -> bool:
             if not value and not isinstance(value, str) and key in read:
@@ -236,8 +236,8 @@ class Format:
             if value in self.exceeding.get(key, ()):
                 return False
             if key in self.partly or key not in read:
-                return bool(key in self.partly and again.get(key) == value)
-            return value in (again.get(key), usual.get(key)) or self._matters(key, document, usual, ranks)
+                return bool(key in self.partly and rewritten.get(key) == value)
+            return value in (rewritten.get(key), usual.get(key)) or self._matters(key, document, usual, ranks)
 
         return {
             key: value
@@ -247,11 +247,11 @@ class Format:
 
     def _matters(self, key: str, document: Document, usual: Document, ranks: int) -> bool:
         """Whether a document without that key makes other settings, or another number of ranks."""
-        without = {other: value for other, value in document.items() if other != key}
-        if self.ranks(usual | without) != self.ranks(usual | document):
+        remainder = {other: value for other, value in document.items() if other != key}
+        if self.ranks(usual | remainder) != self.ranks(usual | document):
             return True
         try:
-            return self.settings(usual | without, ranks) != self.settings(usual | document, ranks)
+            return self.settings(usual | remainder, ranks) != self.settings(usual | document, ranks)
         except (InputError, LookupError):
             return True
 
@@ -277,7 +277,7 @@ def settings_of(config: RunConfig) -> ActiveSettings:
     parallel = config.parallel
     if values.get("parallel.shard_ranks") == parallel.dp * parallel.cp and config.outer.method == "none":
         values["parallel.shard_ranks"] = None  # all of them
-    if not config.lab.wanted:
+    if not config.lab.is_wanted:
         idle |= {key for key in values if key.startswith("lab.")}
     idle |= {key for key in values if key.startswith("environment.") and values[key] is None}
     return ActiveSettings((key, value) for key, value in values.items() if key not in idle)

@@ -18,16 +18,27 @@ def call(meeting: CollectiveCall, revision: str = "") -> go.Figure:
     title = f"{meeting.operation} · {meeting.axis}, call {meeting.number:,} of step {meeting.step:,}"
     height = min(_MOST_PIXELS, _FRAME + _ROW * max(2, len(meeting.ranks)))
     drawing = figure(title, "ms since the step began", "", revision, height)
-    ended = [one for one in meeting.ranks if one.ended is not None]
+    ended = [attendance for attendance in meeting.ranks if attendance.ended is not None]
     if not ended:
         return empty(drawing, "it had not ended on any rank when the step was written")
-    names = [f"rank {one.rank}" + (" (last)" if one.rank == meeting.last_rank else "") for one in ended]
-    waits = [one.waited_seconds or 0.0 for one in ended]
+    names = [
+        f"rank {attendance.rank}" + (" (last)" if attendance.rank == meeting.last_rank else "")
+        for attendance in ended
+    ]
+    waits = [attendance.waited_seconds or 0.0 for attendance in ended]
     bars = {
-        f"waits for rank {meeting.last_rank}": ([one.issued for one in ended], waits, NEUTRAL, 0.45),
+        f"waits for rank {meeting.last_rank}": (
+            [attendance.issued for attendance in ended],
+            waits,
+            NEUTRAL,
+            0.45,
+        ),
         "runs": (
-            [one.issued + waited for one, waited in zip(ended, waits, strict=True)],
-            [(one.ended or 0.0) - one.issued - waited for one, waited in zip(ended, waits, strict=True)],
+            [attendance.issued + wait for attendance, wait in zip(ended, waits, strict=True)],
+            [
+                (attendance.ended or 0.0) - attendance.issued - wait
+                for attendance, wait in zip(ended, waits, strict=True)
+            ],
             PHASE_COLORS["communication_exposed"],
             1.0,
         ),
@@ -39,7 +50,7 @@ def call(meeting: CollectiveCall, revision: str = "") -> go.Figure:
             y=names,
             base=[start * MILLI for start in base],
             x=[seconds * MILLI for seconds in length],
-            customdata=[one.rank for one in ended],
+            customdata=[attendance.rank for attendance in ended],
             marker={"color": color, "opacity": opacity, "line": {"width": 0}},
             hovertemplate="%{x:,.3f} ms from %{base:,.3f} ms on<extra>%{fullData.name}</extra>",
         )

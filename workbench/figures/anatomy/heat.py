@@ -35,22 +35,22 @@ METRICS: dict[str, tuple[str, ...]] = {
 class Metric(NamedTuple):
     """A metric of the steps that all ranks recorded: seconds [ranks, steps], NaN where it is not known.
 
-    ``measured`` says of each step whether it is none of the warm-up.
+    ``is_measured`` says of each step whether it is none of the warm-up.
     """
 
     name: str
     ranks: list[int]
     steps: Array
     seconds: Array
-    measured: Array
+    is_measured: Array
 
     def select_known(self) -> Metric:
         """Only the steps of which every rank knows it."""
         return self._select_steps(np.asarray(np.isfinite(self.seconds).all(axis=0)))
 
-    def _select_steps(self, wanted: Array) -> Metric:
+    def _select_steps(self, mask: Array) -> Metric:
         return self._replace(
-            steps=self.steps[wanted], seconds=self.seconds[:, wanted], measured=self.measured[wanted]
+            steps=self.steps[mask], seconds=self.seconds[:, mask], is_measured=self.is_measured[mask]
         )
 
     def excess_over_median(self) -> Metric:
@@ -76,7 +76,7 @@ class HeatSeries(NamedTuple):
     by_host: bool = False
 
     @property
-    def beyond(self) -> bool:
+    def exceeds_scale(self) -> bool:
         """Whether warm-up steps lie beyond the scale."""
         return any(value is not None and value > self.scale[1] for row in self.milliseconds for value in row)
 
@@ -86,40 +86,40 @@ def metric_of(steps: Mapping[int, Columns], name: str, measured: bool = False) -
     written = {rank: columns for rank, columns in sorted(steps.items()) if len(columns.get("step", ()))}
     common = common_steps([columns["step"] for columns in written.values()])
     if not written or not len(common):
-        nothing = np.empty((len(written), 0))
-        return Metric(name, list(written), np.empty(0, np.int64), nothing, np.empty(0, bool))
+        no_seconds = np.empty((len(written), 0))
+        return Metric(name, list(written), np.empty(0, np.int64), no_seconds, np.empty(0, bool))
     places = {rank: rows_of(columns["step"], common) for rank, columns in written.items()}
     seconds = np.stack(
         [sum(columns[field][places[rank]] for field in METRICS[name]) for rank, columns in written.items()]
     )
     first = next(iter(written))
-    wanted = np.asarray(written[first]["measured"][places[first]], dtype=bool)
-    found = Metric(name, list(written), common, np.asarray(seconds, dtype=float), wanted)
-    return found._select_steps(wanted) if measured else found
+    measured_mask = np.asarray(written[first]["measured"][places[first]], dtype=bool)
+    metric = Metric(name, list(written), common, np.asarray(seconds, dtype=float), measured_mask)
+    return metric._select_steps(measured_mask) if measured else metric
 
 
 def rows_by_host(ranks: Sequence[int], hosts: Mapping[int, str]) -> dict[str, list[int]]:
     """Ranks by host, in the order of their first ranks; those of an unknown host are together."""
-    found: dict[str, list[int]] = {}
+    ranks_of_hosts: dict[str, list[int]] = {}
     for rank in ranks:
-        found.setdefault(hosts.get(rank, "unknown host"), []).append(rank)
-    return found
+        ranks_of_hosts.setdefault(hosts.get(rank, "unknown host"), []).append(rank)
+    return ranks_of_hosts
 
 
 def heat_series(metric: Metric, rows: Mapping[str, Sequence[int]], relative: bool = False) -> HeatSeries:
     """``rows`` maps a row's title to its ranks; of each cell the largest value counts: that is what is looked for."""
-    shown = metric.excess_over_median() if relative and len(metric.ranks) > 1 else metric
-    per_column = max(1, -(-len(shown.steps) // MOST_COLUMNS))
-    starts = range(0, len(shown.steps), per_column)
+    metric_drawn = metric.excess_over_median() if relative and len(metric.ranks) > 1 else metric
+    per_column = max(1, -(-len(metric_drawn.steps) // MOST_COLUMNS))
+    starts = range(0, len(metric_drawn.steps), per_column)
     numbers, places = [], []
     for members in rows.values():
-        own = np.array([metric.ranks.index(rank) for rank in members])
-        cells = [_largest(shown, own, start, start + per_column) for start in starts]
+        row_places = np.array([metric.ranks.index(rank) for rank in members])
+        cells = [_largest(metric_drawn, row_places, start, start + per_column) for start in starts]
         numbers.append([cell[0] for cell in cells])
         places.append([cell[1] for cell in cells])
-    steps = [int(shown.steps[start]) for start in starts]
+    steps = [int(metric_drawn.steps[start]) for start in starts]
     by_host = any(len(members) > 1 for members in rows.values())
-    scale = _scale(numbers, places, set(shown.steps[shown.measured].tolist()))
+    scale = _scale(numbers, places, set(metric_drawn.steps[metric_drawn.is_measured].tolist()))
     return HeatSeries(metric.name, list(rows), steps, numbers, places, per_column, relative, scale, by_host)
 
 
@@ -130,20 +130,20 @@ def _scale(
 ) -> tuple[float, float]:
     cells = [
         (value, step)
-        for row, own in zip(numbers, places, strict=True)
-        for value, (_, step) in zip(row, own, strict=True)
+        for row, row_places in zip(numbers, places, strict=True)
+        for value, (_, step) in zip(row, row_places, strict=True)
         if value is not None
     ]
     values = [value for value, step in cells if step in measured] or [value for value, _ in cells] or [0.0]
     return min(values), max(values)
 
 
-def _largest(metric: Metric, own: Array, start: int, stop: int) -> tuple[float | None, tuple[int, int]]:
-    cell = metric.seconds[own, start:stop]
-    known = np.where(np.isfinite(cell), cell, -np.inf)
-    row, column = np.unravel_index(int(known.argmax()), known.shape)
+def _largest(metric: Metric, rows: Array, start: int, stop: int) -> tuple[float | None, tuple[int, int]]:
+    cell = metric.seconds[rows, start:stop]
+    finite_cell = np.where(np.isfinite(cell), cell, -np.inf)
+    row, column = np.unravel_index(int(finite_cell.argmax()), finite_cell.shape)
     value = float(cell[row, column])
-    place = metric.ranks[int(own[row])], int(metric.steps[start + int(column)])
+    place = metric.ranks[int(rows[row])], int(metric.steps[start + int(column)])
     return (value * MILLI if np.isfinite(value) else None), place
 
 
@@ -153,8 +153,8 @@ _MOST_PIXELS = 900
 
 def heat(series: HeatSeries, revision: str = "") -> go.Figure:
     """Bright is long; beside the median, brown is behind it and blue ahead."""
-    beside, rows = " beside the median rank" if series.relative else "", "host" if series.by_host else "rank"
-    title = f"{series.metric[:1].upper()}{series.metric[1:]}{beside}, by {rows} and step"
+    suffix, rows = " beside the median rank" if series.relative else "", "host" if series.by_host else "rank"
+    title = f"{series.metric[:1].upper()}{series.metric[1:]}{suffix}, by {rows} and step"
     height = min(_MOST_PIXELS, _FRAME + _ROW * max(3, len(series.titles)))
     drawing = figure(title, _steps_title(series), "", revision, height)
     if not any(value is not None for row in series.milliseconds for value in row):
@@ -173,8 +173,8 @@ def heat(series: HeatSeries, revision: str = "") -> go.Figure:
 
 
 def _steps_title(series: HeatSeries) -> str:
-    each = series.steps_per_column
-    return "step" if each == 1 else f"step; a column is {each:,} of them, with the largest value among them"
+    width = series.steps_per_column
+    return "step" if width == 1 else f"step; a column is {width:,} of them, with the largest value among them"
 
 
 def _colours(series: HeatSeries) -> dict[str, Any]:

@@ -41,8 +41,8 @@ PHASE, ACTION, CALL = "phase", "action", "call"
 class LaneBar(NamedTuple):
     """One span, or several of a kind that lie close together; milliseconds since the step's start.
 
-    ``name`` is the phase, the kind of work (F, B, I, W) or the axis; ``text`` is what stands in it, ``about`` what is
-    told about it.
+    ``name`` is the phase, the kind of work (F, B, I, W) or the axis; ``text`` is what stands in it, ``hover_text`` what
+    is told about it.
     """
 
     rank: int
@@ -51,7 +51,7 @@ class LaneBar(NamedTuple):
     start: float
     length: float
     text: str = ""
-    about: str = ""
+    hover_text: str = ""
     spans: int = 1
     #: Of a call: its place among those of its step, as in a link.
     call: str = ""
@@ -71,31 +71,37 @@ class LaneSeries(NamedTuple):
 
     def lanes(self) -> list[tuple[int, str, str]]:
         """(rank, kind, axis) of each lane from the top: phases, actions, one lane an axis."""
-        found = {(bar.rank, bar.kind, bar.name if bar.kind == CALL else "") for bar in self.bars}
+        lanes = {(bar.rank, bar.kind, bar.name if bar.kind == CALL else "") for bar in self.bars}
         order = (PHASE, ACTION, CALL)
-        return sorted(found, key=lambda lane: (lane[0], order.index(lane[1]), lane[2]))
+        return sorted(lanes, key=lambda lane: (lane[0], order.index(lane[1]), lane[2]))
 
 
 def kept_steps(records: RunRecords) -> list[int]:
     """The steps of which a rank kept spans, ascending."""
-    found = [np.unique(np.ma.getdata(records.table(rank, "span").column("step"))) for rank in records.ranks()]
-    return [int(step) for step in np.unique(np.concatenate([*found, np.empty(0, np.int64)]))]
+    steps_of_ranks = [
+        np.unique(np.ma.getdata(records.table(rank, "span").column("step"))) for rank in records.ranks()
+    ]
+    return [int(step) for step in np.unique(np.concatenate([*steps_of_ranks, np.empty(0, np.int64)]))]
 
 
 def lane_series(records: RunRecords, step: int, ranks: Sequence[int] | None = None) -> LaneSeries:
     """The bars of one step for some ranks, by default the first ``series.RANKS``."""
-    shown = list(ranks if ranks is not None else records.ranks()[:RANKS])
+    drawn_ranks = list(ranks if ranks is not None else records.ranks()[:RANKS])
     clocks = clocks_of(records)
-    of_ranks = {rank: _bars(records, rank, step, clocks.get(rank, ClockOffset())) for rank in shown}
-    bars = [bar for found in of_ranks.values() for bar in found]
+    of_ranks = {rank: _bars(records, rank, step, clocks.get(rank, ClockOffset())) for rank in drawn_ranks}
+    bars = [bar for rank_bars in of_ranks.values() for bar in rank_bars]
     if not bars:
-        return LaneSeries(step, shown, [], 0.0, 0.0, shown)
+        return LaneSeries(step, drawn_ranks, [], 0.0, 0.0, drawn_ranks)
     origin = min(bar.start for bar in bars)
     length = max(bar.start + bar.length for bar in bars) - origin
-    moved = [bar._replace(start=bar.start - origin) for bar in bars]
-    errors = [_error_seconds(clocks.get(rank, ClockOffset()), origin / MILLI) for rank in shown]
-    without = [rank for rank, found in of_ranks.items() if not any(bar.kind == PHASE for bar in found)]
-    return LaneSeries(step, shown, _few(moved, length), length, sum(sorted(errors)[-2:]) * MILLI, without)
+    shifted_bars = [bar._replace(start=bar.start - origin) for bar in bars]
+    errors = [_error_seconds(clocks.get(rank, ClockOffset()), origin / MILLI) for rank in drawn_ranks]
+    without_spans = [
+        rank for rank, rank_bars in of_ranks.items() if not any(bar.kind == PHASE for bar in rank_bars)
+    ]
+    return LaneSeries(
+        step, drawn_ranks, _few(shifted_bars, length), length, sum(sorted(errors)[-2:]) * MILLI, without_spans
+    )
 
 
 def _error_seconds(clock: ClockOffset, time_unix: float) -> float:
@@ -128,8 +134,10 @@ def _phases(rank: int, rows: Iterable[tuple[Any, float]]) -> Iterator[LaneBar]:
 
 def _actions(rank: int, rows: Iterable[tuple[Any, float]]) -> Iterator[LaneBar]:
     for row, start in rows:
-        about = f"stage {row.stage}, micro-batch {row.micro_batch}"
-        yield LaneBar(rank, ACTION, row.work, start * MILLI, row.seconds * MILLI, str(row.micro_batch), about)
+        hover_text = f"stage {row.stage}, micro-batch {row.micro_batch}"
+        yield LaneBar(
+            rank, ACTION, row.work, start * MILLI, row.seconds * MILLI, str(row.micro_batch), hover_text
+        )
 
 
 def _calls(rank: int, rows: Iterable[tuple[Any, float]]) -> Iterator[LaneBar]:
@@ -139,42 +147,46 @@ def _calls(rank: int, rows: Iterable[tuple[Any, float]]) -> Iterator[LaneBar]:
         kind = row.axis, row.operation
         counts[kind] = counts.get(kind, -1) + 1
         if row.seconds is not None and not (row.axis == "pp" and is_message(row.operation)):
-            waited = (
+            wait_text = (
                 "" if row.exposed_seconds is None else f", waited for {row.exposed_seconds * MILLI:,.2f} ms"
             )
-            about = f"{row.operation}, {row.bytes / 1e6:,.2f} MB{waited}"
+            hover_text = f"{row.operation}, {row.bytes / 1e6:,.2f} MB{wait_text}"
             key = CallKey(*kind, counts[kind]).link_text()
-            yield LaneBar(rank, CALL, row.axis, start * MILLI, row.seconds * MILLI, "", about, call=key)
+            yield LaneBar(rank, CALL, row.axis, start * MILLI, row.seconds * MILLI, "", hover_text, call=key)
 
 
 def _few(bars: list[LaneBar], length: float) -> list[LaneBar]:
     """At most ``MOST_BARS``: the finer the gaps that are still drawn, the more bars there are."""
-    finest, found = length / _FINEST, bars
-    while len(found) > MOST_BARS:
-        found, finest = _merge_bars(bars, finest), 2 * finest
+    finest, merged_bars = length / _FINEST, bars
+    while len(merged_bars) > MOST_BARS:
+        merged_bars, finest = _merge_bars(bars, finest), 2 * finest
         if finest > 4 * length:
-            return sorted(found, key=lambda bar: -bar.length)[:MOST_BARS]
-    return found
+            return sorted(merged_bars, key=lambda bar: -bar.length)[:MOST_BARS]
+    return merged_bars
 
 
 def _merge_bars(bars: Iterable[LaneBar], gap: float) -> list[LaneBar]:
     """Bars of one lane and name that end less than ``gap`` before the next begins, as one."""
     last: dict[tuple[int, str, str], int] = {}
-    made: list[LaneBar] = []
+    merged_bars: list[LaneBar] = []
     for bar in sorted(bars, key=lambda bar: bar.start):
         key = bar.rank, bar.kind, bar.name
         place = last.get(key)
-        if place is not None and bar.start - (made[place].start + made[place].length) < gap:
-            one = made[place]
-            end = max(one.start + one.length, bar.start + bar.length)
-            count = one.spans + bar.spans
-            made[place] = one._replace(
-                length=end - one.start, spans=count, text="", about=f"{count:,} close together", call=""
+        if place is not None and bar.start - (merged_bars[place].start + merged_bars[place].length) < gap:
+            previous = merged_bars[place]
+            end = max(previous.start + previous.length, bar.start + bar.length)
+            count = previous.spans + bar.spans
+            merged_bars[place] = previous._replace(
+                length=end - previous.start,
+                spans=count,
+                text="",
+                hover_text=f"{count:,} close together",
+                call="",
             )
         else:
-            last[key] = len(made)
-            made.append(bar)
-    return made
+            last[key] = len(merged_bars)
+            merged_bars.append(bar)
+    return merged_bars
 
 
 _ROW, _FRAME, _LEGEND = 22, 160, 92
@@ -211,14 +223,14 @@ def lanes(series: LaneSeries, revision: str = "") -> go.Figure:
 
 def _by_kind(bars: Sequence[LaneBar]) -> dict[tuple[str, str], list[LaneBar]]:
     """Traces in the order of the legend."""
-    found: dict[tuple[str, str], list[LaneBar]] = {}
+    bars_of_lanes: dict[tuple[str, str], list[LaneBar]] = {}
     order = [*((PHASE, name) for name in PHASE_COLORS), *((ACTION, work.value) for work in Work)]
     order += [
         (CALL, axis) for axis in dict.fromkeys([*AXIS_COLORS, *(b.name for b in bars if b.kind == CALL)])
     ]
     for bar in bars:
-        found.setdefault((bar.kind, bar.name), []).append(bar)
-    return {key: found[key] for key in order if key in found}
+        bars_of_lanes.setdefault((bar.kind, bar.name), []).append(bar)
+    return {key: bars_of_lanes[key] for key in order if key in bars_of_lanes}
 
 
 def _trace(
@@ -238,7 +250,9 @@ def _trace(
         "textangle": 0,
         "constraintext": "both",
         "marker": {"color": look.color, "line": {"width": 0}},
-        "customdata": [[bar.rank, f"{LINE_BREAK}{bar.about}" if bar.about else "", bar.call] for bar in bars],
+        "customdata": [
+            [bar.rank, f"{LINE_BREAK}{bar.hover_text}" if bar.hover_text else "", bar.call] for bar in bars
+        ],
         "hovertemplate": "rank %{customdata[0]}: %{x:,.2f} ms from %{base:,.2f} ms on%{customdata[1]}"
         "<extra>%{fullData.name}</extra>",
     }
@@ -261,16 +275,16 @@ def axis_bars(
     exposed: Mapping[str, float],
     hidden: Mapping[str, float],
     revision: str = "",
-    none: str = "no communication was recorded",
+    empty_text: str = "no communication was recorded",
 ) -> go.Figure:
     """Bars of the mean step over all ranks: what was waited for and what ran beside computation; seconds by axis.
-    ``none`` is said where there is no axis.
+    ``empty_text`` is said where there is no axis.
     """
     axes = sorted({*exposed, *hidden}, key=lambda axis: -exposed.get(axis, 0.0))
     height = 130 + 30 * max(2, len(axes))
     drawing = figure("Communication by axis in the mean step", "ms per step", "", revision, height)
     if not axes:
-        return empty(drawing, none)
+        return empty(drawing, empty_text)
     bars = {
         "exposed": (exposed, PHASE_COLORS["communication_exposed"]),
         "hidden behind compute": (hidden, HIDDEN_COMMUNICATION),
@@ -313,11 +327,13 @@ def lanes_note(series: LaneSeries) -> str:
         if series.clock_error_milliseconds
         else "All these ranks read one clock."
     )
-    merged = sum(bar.spans > 1 for bar in series.bars)
-    close = f" {merged:,} bars stand for several spans close together." if merged else ""
-    missing = ", ".join(map(str, series.without_spans))
-    without = f" No phases of this step were kept on rank {missing}." if missing else ""
+    merged_count = sum(bar.spans > 1 for bar in series.bars)
+    merged_text = f" {merged_count:,} bars stand for several spans close together." if merged_count else ""
+    ranks_without_spans = ", ".join(map(str, series.without_spans))
+    gap_text = (
+        f" No phases of this step were kept on rank {ranks_without_spans}." if ranks_without_spans else ""
+    )
     return (
-        f"{clocks}{close}{without} A wait for communication inside a phase is drawn below it, with its axis. Messages "
-        "between stages are not drawn: the phase bubble is the wait for them."
+        f"{clocks}{merged_text}{gap_text} A wait for communication inside a phase is drawn below it, with its axis. "
+        "Messages between stages are not drawn: the phase bubble is the wait for them."
     )

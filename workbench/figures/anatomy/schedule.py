@@ -5,7 +5,7 @@ The numbers behind a drawing of a pipeline schedule: one bar for each action of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -74,9 +74,9 @@ class ScheduleSeries(NamedTuple):
         sizes = f"{several(self.ranks, 'ranks')} x {several(self.chunks, 'chunks')}"
         peak = max(self.in_flight)
         visits = self.ranks * self.chunks * self.micro_batches
-        gone = f", {self.left_out} of {visits} visits of stages left out" if self.paths else ""
+        skip_text = f", {self.left_out} of {visits} visits of stages left out" if self.paths else ""
         return (
-            f"{self.kind}: {sizes}, {several(self.micro_batches, 'micro-batches')}{gone}; "
+            f"{self.kind}: {sizes}, {several(self.micro_batches, 'micro-batches')}{skip_text}; "
             f"bubble {100 * self.bubble_fraction:.0f} %, at most {peak:g} stage activations on a rank"
         )
 
@@ -94,30 +94,30 @@ def series_of_run(config: RunConfig) -> ScheduleSeries | None:
     """The schedule of a run; None where there is only one stage."""
     if config.parallel.pp * config.schedule.chunks == 1:
         return None
-    chosen, skips = plan_of(config), skips_of(config)
-    sizes = relative_sizes(chosen, skips.layers) if skips else ()
-    return series_of(chosen, sizes, config.schedule.registers)
+    plan, skips = plan_of(config), skips_of(config)
+    sizes = relative_sizes(plan, skips.layers) if skips else ()
+    return series_of(plan, sizes, config.schedule.registers)
 
 
-def series_of(chosen: Plan, sizes: Sequence[float] = (), registers: int | None = None) -> ScheduleSeries:
+def series_of(plan: Plan, sizes: Sequence[float] = (), registers: int | None = None) -> ScheduleSeries:
     """Bars and figures of merit of any plan; stages take their ``sizes`` times as long, and have ``registers``."""
-    timeline = simulate(chosen, USUAL, sizes, registers)
+    timeline = simulate(plan, USUAL, sizes, registers)
     bars = []
     for rank, spans in enumerate(timeline.spans):
-        own = chosen.stages_of(rank)
+        rank_stages = plan.stages_of(rank)
         for action, start, end in spans:
-            chunk = own.index(action.stage)
+            chunk = rank_stages.index(action.stage)
             bars.append(Bar(rank, action.work, action.micro_batch, action.stage, chunk, start, end - start))
     return ScheduleSeries(
-        chosen.kind,
-        chosen.ranks,
-        chosen.chunks,
-        chosen.micro_batches,
+        plan.kind,
+        plan.ranks,
+        plan.chunks,
+        plan.micro_batches,
         bars,
         timeline.seconds,
         timeline.bubble_fraction,
-        peak_in_flight(chosen),
-        chosen.paths,
+        peak_in_flight(plan),
+        plan.paths,
     )
 
 
@@ -157,9 +157,9 @@ def _bars(bars: list[Bar], chunks: int) -> dict[str, object]:
 
 def path_text(path: Sequence[int], stages: int) -> str:
     """Which stages a micro-batch leaves out, and whether two change places."""
-    out = [str(stage) for stage in range(stages) if stage not in path]
-    gone = f"leaves out {', '.join(out)}" if out else "all stages"
-    return gone + (f", in the order {' '.join(map(str, path))}" if list(path) != sorted(path) else "")
+    skipped_stages = [str(stage) for stage in range(stages) if stage not in path]
+    skip_text = f"leaves out {', '.join(skipped_stages)}" if skipped_stages else "all stages"
+    return skip_text + (f", in the order {' '.join(map(str, path))}" if list(path) != sorted(path) else "")
 
 
 def path_columns(series: ScheduleSeries) -> dict[str, list[Any]]:
@@ -218,8 +218,8 @@ class TimedAction(NamedTuple):
     length: float
 
 
-def timed_series(title: str, chosen: Plan, actions: Sequence[TimedAction]) -> TimedSeries:
-    """Of actions that ran, or were simulated; ``chosen`` says which chunk of a rank a stage is."""
+def timed_series(title: str, plan: Plan, actions: Sequence[TimedAction]) -> TimedSeries:
+    """Of actions that ran, or were simulated; ``plan`` says which chunk of a rank a stage is."""
     origin = min((action.start for action in actions), default=0.0)
     bars = [
         Bar(
@@ -227,30 +227,31 @@ def timed_series(title: str, chosen: Plan, actions: Sequence[TimedAction]) -> Ti
             action.work,
             action.micro_batch,
             action.stage,
-            chosen.stages_of(action.rank).index(action.stage),
+            plan.stages_of(action.rank).index(action.stage),
             (action.start - origin) * MILLI,
             action.length * MILLI,
         )
         for action in actions
     ]
-    return TimedSeries(title, chosen.ranks, chosen.chunks, bars)
+    return TimedSeries(title, plan.ranks, plan.chunks, bars)
 
 
 def pipeline_actions(records: RunRecords, step: int, pipeline: Sequence[int]) -> list[TimedAction]:
     """What the ranks of a pipeline did in a step, by the clock of rank 0; empty if one of them recorded nothing."""
-    clocks, found = clocks_of(records), list[TimedAction]()
+    clocks, actions = clocks_of(records), list[TimedAction]()
     for place, rank in enumerate(pipeline):
         table = records.table(rank, "action")
-        at = np.flatnonzero(np.ma.getdata(table.column("step")) == step)
-        if not len(at):
+        places = np.flatnonzero(np.ma.getdata(table.column("step")) == step)
+        if not len(places):
             return []
-        rows: list[Any] = [row for row in table.part(int(at[0]), int(at[-1]) + 1).rows() if row.step == step]  # type: ignore[union-attr]
+        part: Iterable[Any] = table.part(int(places[0]), int(places[-1]) + 1).rows()
+        rows = [row for row in part if row.step == step]
         starts = clocks.get(rank, ClockOffset()).align(np.array([row.start_unix for row in rows]))
-        found += [
+        actions += [
             TimedAction(place, Work(row.work), row.micro_batch, row.stage, start, row.seconds)
             for row, start in zip(rows, starts.tolist(), strict=True)
         ]
-    return found
+    return actions
 
 
 def draw_timed(series: TimedSeries, longest: float, revision: str = "") -> go.Figure:

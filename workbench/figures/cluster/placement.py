@@ -33,14 +33,14 @@ class MapSeries(NamedTuple):
     groups: list[list[int | None]]
 
 
-def map_series(config: RunConfig, found: TrafficMap, axis: str) -> MapSeries:
+def map_series(config: RunConfig, traffic: TrafficMap, axis: str) -> MapSeries:
     """Groups are numbered from 0 on; those of ``pp`` are its pipelines."""
     layout = layout_of(config)
     groups = layout.groups(GROUPS.get(axis, axis))
     group_of = {rank: number for number, members in enumerate(groups) for rank in members}
-    rank_of = {device: rank for rank, device in enumerate(found.device_of)}
+    rank_of = {device: rank for rank, device in enumerate(traffic.device_of)}
     by_node: dict[int, list[int]] = {}
-    for device, node in enumerate(found.links.nodes):
+    for device, node in enumerate(traffic.links.nodes):
         by_node.setdefault(node, []).append(device)
     widest = max(map(len, by_node.values()))
     ranks = [
@@ -51,8 +51,10 @@ def map_series(config: RunConfig, found: TrafficMap, axis: str) -> MapSeries:
     def place(rank: int | None) -> str:
         if rank is None:
             return ""
-        at, sizes = layout.coordinates(rank), layout.as_dict()
-        return " ".join(f"{name}{getattr(at, name)}" for name in ("dp", "pp", "cp", "tp") if sizes[name] > 1)
+        coordinates, sizes = layout.coordinates(rank), layout.as_dict()
+        return " ".join(
+            f"{name}{getattr(coordinates, name)}" for name in ("dp", "pp", "cp", "tp") if sizes[name] > 1
+        )
 
     return MapSeries(
         axis,
@@ -111,7 +113,7 @@ def _steps() -> list[list[Any]]:
 
 def lighter(color: str, white: float = 0.45) -> str:
     """A "#rrggbb" with so much white."""
-    parts = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    parts = (int(color[start : start + 2], 16) for start in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * white):02X}" for part in parts)
 
 
@@ -126,30 +128,35 @@ class LinkSeries(NamedTuple):
     axis: str | None = None
 
 
-def link_series(found: TrafficMap, axis: str | None = None) -> LinkSeries:
+def link_series(traffic: TrafficMap, axis: str | None = None) -> LinkSeries:
     """Between nodes; where there is one, between its devices."""
-    if len(found.nodes) > 1:
-        names = [f"node {node}" for node in found.nodes]
-        sent, rates = found.node_bytes(axis), found.rates()
+    if len(traffic.nodes) > 1:
+        names = [f"node {node}" for node in traffic.nodes]
+        sent_bytes, rates = traffic.node_bytes(axis), traffic.rates()
     else:
-        wanted = [matrix for name, matrix in found.bytes_.items() if axis in (None, name)]
-        count = found.links.devices
-        names, sent = [f"device {device}" for device in range(count)], sum(wanted, np.zeros((count, count)))
-        rates = np.where(np.eye(count, dtype=bool), np.nan, found.links.bytes_per_second)
-    known = [[float(rate) / 1e9 if np.isfinite(rate) else None for rate in row] for row in rates]
-    return LinkSeries(names, (sent / 1e6).tolist(), known, axis)
+        matrices = [matrix for name, matrix in traffic.bytes_.items() if axis in (None, name)]
+        count = traffic.links.devices
+        names, sent_bytes = (
+            [f"device {device}" for device in range(count)],
+            sum(matrices, np.zeros((count, count))),
+        )
+        rates = np.where(np.eye(count, dtype=bool), np.nan, traffic.links.bytes_per_second)
+    gigabytes_per_second = [
+        [float(rate) / 1e9 if np.isfinite(rate) else None for rate in row] for row in rates
+    ]
+    return LinkSeries(names, (sent_bytes / 1e6).tolist(), gigabytes_per_second, axis)
 
 
 def link_matrix(series: LinkSeries, revision: str = "") -> go.Figure:
     """Bright is much; what a link can carry is told where one points."""
-    of = "" if series.axis is None else f" by {series.axis}"
-    drawing = figure(f"Sent in a step{of}, from row to column", "to", "from", revision, _MATRIX_PIXELS)
+    axis_text = "" if series.axis is None else f" by {series.axis}"
+    drawing = figure(f"Sent in a step{axis_text}, from row to column", "to", "from", revision, _MATRIX_PIXELS)
     if not any(any(row) for row in series.megabytes):
         return empty(drawing, "this layout sends nothing on this axis")
     largest = max(map(max, series.megabytes)) * 1e6
     unit, size = ("GiB", 2**30) if largest >= 2**30 else ("MiB", 2**20)
     drawing.add_heatmap(
-        z=[[sent * 1e6 / size for sent in row] for row in series.megabytes],
+        z=[[megabytes * 1e6 / size for megabytes in row] for row in series.megabytes],
         x=series.names,
         y=series.names,
         customdata=series.rates,

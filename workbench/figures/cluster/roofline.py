@@ -95,32 +95,37 @@ class RooflineSeries(NamedTuple):
             "reached_flops_per_second": self.reached,
             "intensity_flops_per_byte": self.intensity,
             "fraction_of_roof": self.fraction,
-            "products": [one._asdict() | {"intensity": one.intensity} for one in self.products],
-            "collectives": [one._asdict() for one in self.collectives],
+            "products": [point._asdict() | {"intensity": point.intensity} for point in self.products],
+            "collectives": [point._asdict() for point in self.collectives],
             "reason": self.reason,
         }
 
 
 def roofline(
-    config: RunConfig, summary: RunSummary, found: Calibration | None, reason: str | None
+    config: RunConfig, summary: RunSummary, calibration: Calibration | None, reason: str | None
 ) -> RooflineSeries:
-    """``found`` is the calibration that a run refers to; without one there is no roof, and ``reason`` says why."""
-    sent = [one for row in summary.communication if (one := _collective_point(row)) is not None]
-    if found is not None and config.model.experts is not None:
-        found, reason = None, "how many rows each expert gets is not known, so its products have no size"
+    """``calibration`` is the one that a run refers to; without one there is no roof, and ``reason`` says why."""
+    collectives = [point for row in summary.communication if (point := _collective_point(row)) is not None]
+    if calibration is not None and config.model.experts is not None:
+        calibration, reason = (
+            None,
+            "how many rows each expert gets is not known, so its products have no size",
+        )
     device = None
-    if found is not None:
+    if calibration is not None:
         try:
-            device = calibrated_target(found).adapt_to_config(config).machine(config.precision).device
+            device = calibrated_target(calibration).adapt_to_config(config).machine(config.precision).device
         except InputError as error:  # it was measured with fewer ranks, or lacks a figure
             reason = str(error)
     if device is None:
-        return RooflineSeries(None, None, [], None, None, sent, reason)
+        return RooflineSeries(None, None, [], None, None, collectives, reason)
     peak, bandwidth = float(device.peak), float(device.bandwidth)
     products = products_of(config, peak, bandwidth)
-    flops = sum(one.flops * one.times for one in products)
-    moved = sum(one.bytes_ * one.times for one in products)
-    return RooflineSeries(peak, bandwidth, products, flops / moved, _achieved_flops(summary), sent)
+    flops = sum(product.flops * product.times for product in products)
+    product_bytes = sum(product.bytes_ * product.times for product in products)
+    return RooflineSeries(
+        peak, bandwidth, products, flops / product_bytes, _achieved_flops(summary), collectives
+    )
 
 
 def _achieved_flops(summary: RunSummary) -> float | None:
@@ -150,7 +155,7 @@ def products_of(config: RunConfig, peak: float, bandwidth: float) -> list[Produc
         flops, bytes_ = 2 * rows * inner * outer, value * (rows * inner + inner * outer + rows * outer)
         return Product(name, flops, bytes_, times, min(peak, flops / bytes_ * bandwidth))
 
-    return [product(*one) for one in widths]
+    return [product(*sizes) for sizes in widths]
 
 
 def _collective_point(row: CommunicationRow) -> CollectiveRate | None:
@@ -181,32 +186,32 @@ def draw(series: RooflineSeries, revision: str = "") -> go.Figure:
 
 def _ticks(drawing: go.Figure, letter: str, panel: int, form: str) -> None:
     """Powers of ten, and twice and five times these where there are few, each written in full."""
-    which = f"{panel + 1}" if panel else ""
-    known = [
+    suffix = f"{panel + 1}" if panel else ""
+    numbers = [
         value
         for trace in drawing.data
-        if trace[f"{letter}axis"] in (None, f"{letter}{which}")
+        if trace[f"{letter}axis"] in (None, f"{letter}{suffix}")
         for value in trace[letter]
         if value
     ]
-    decades = math.log10(max(known) / min(known)) if known else 0.0
+    decades = math.log10(max(numbers) / min(numbers)) if numbers else 0.0
     dtick = "D2" if decades < _FEW_DECADES else 1
-    drawing.layout[f"{letter}axis{which}"].update(type="log", tickformat=form, dtick=dtick)
+    drawing.layout[f"{letter}axis{suffix}"].update(type="log", tickformat=form, dtick=dtick)
 
 
 def _roof(drawing: go.Figure, series: RooflineSeries) -> None:
     assert series.peak is not None and series.bandwidth is not None
     ridge = series.peak / series.bandwidth
-    ends = [ridge, *(one.intensity for one in series.products)]
+    ends = [ridge, *(point.intensity for point in series.products)]
     x = [min(ends) / _BEYOND, ridge, max(ends) * _BEYOND]
-    y = [min(series.peak, one * series.bandwidth) / 1e9 for one in x]
+    y = [min(series.peak, intensity * series.bandwidth) / 1e9 for intensity in x]
     place = panel_place(0, 2)
     look: dict[str, Any] = {"color": NEUTRAL, "width": 2}
     drawing.add_scatter(x=x, y=y, name="measured roof", mode="lines", line=look, hoverinfo="skip", **place)
     drawing.add_scatter(
-        x=[one.intensity for one in series.products],
-        y=[one.roof / 1e9 for one in series.products],
-        text=[one.name for one in series.products],
+        x=[point.intensity for point in series.products],
+        y=[point.roof / 1e9 for point in series.products],
+        text=[point.name for point in series.products],
         name="products, where they could be",
         mode="markers",
         marker={"color": NEUTRAL, "size": 9, "symbol": "circle-open", "line": {"width": 2}},
@@ -231,15 +236,15 @@ def _collectives(drawing: go.Figure, rows: Sequence[CollectiveRate]) -> None:
         _say(drawing, "no collective was timed", 1)
         return
     marks = (
-        ("by the fit", [one.fitted for one in rows], PREDICTED, "circle-open"),
-        ("at best", [one.peak for one in rows], NEUTRAL, "line-ew-open"),
-        ("reached", [one.reached for one in rows], MEASURED, "circle"),
+        ("by the fit", [point.fitted for point in rows], PREDICTED, "circle-open"),
+        ("at best", [point.peak for point in rows], NEUTRAL, "line-ew-open"),
+        ("reached", [point.reached for point in rows], MEASURED, "circle"),
     )
     for name, rates, color, symbol in marks:
         drawing.add_scatter(
-            x=[one.bytes_ for one in rows],
+            x=[point.bytes_ for point in rows],
             y=[None if rate is None else rate / 1e9 for rate in rates],
-            text=[one.name for one in rows],
+            text=[point.name for point in rows],
             name=f"collectives, {name}",
             mode="markers",
             marker={"color": color, "size": 10, "symbol": symbol, "line": {"width": 2, "color": color}},
@@ -250,8 +255,8 @@ def _collectives(drawing: go.Figure, rows: Sequence[CollectiveRate]) -> None:
 
 def _say(drawing: go.Figure, text: str, panel: int) -> None:
     """In an empty panel, why it is: Plotly draws no axes there, so its place is that of the paper."""
-    which = panel + 1 if panel else ""
-    x, y = (sum(drawing.layout[f"{letter}axis{which}"].domain) / 2 for letter in "xy")
+    suffix = panel + 1 if panel else ""
+    x, y = (sum(drawing.layout[f"{letter}axis{suffix}"].domain) / 2 for letter in "xy")
     drawing.add_annotation(text=text, showarrow=False, xref="paper", yref="paper", x=x, y=y)
 
 
@@ -259,14 +264,14 @@ def roofline_note(series: RooflineSeries) -> str:
     """What was reached, in one or two sentences."""
     parts = []
     if series.fraction is not None and series.reached and series.peak:
-        reached, share = f"{series.reached / 1e9:,.1f} GFLOP/s", f"{100 * series.fraction:.0f} %"
+        speed, share = f"{series.reached / 1e9:,.1f} GFLOP/s", f"{100 * series.fraction:.0f} %"
         parts.append(
-            f"forward and backward of a rank reach {reached}, {share} of the roof at the intensity of its products "
+            f"forward and backward of a rank reach {speed}, {share} of the roof at the intensity of its products "
             f"(measured peak {series.peak / 1e9:,.1f} GFLOP/s)"
         )
     elif series.reason:
         parts.append(f"no roof for products: {series.reason}")
-    shares = [one.reached / one.fitted for one in series.collectives if one.fitted]
+    shares = [point.reached / point.fitted for point in series.collectives if point.fitted]
     if shares:
         share = f"{100 * float(np.median(shares)):.0f} %"
         parts.append(
@@ -281,8 +286,8 @@ def roofline_of(folder: Path, summary: RunSummary | None) -> RooflineSeries | No
     tree = run_folder.read_json(folder / run_folder.CONFIG)
     if summary is None or not tree:
         return None
-    held = store.calibration_of_run(folder.parent, RunStatus.from_folder(folder))
+    saved = store.calibration_of_run(folder.parent, RunStatus.from_folder(folder))
     try:
-        return roofline(parse(tree), summary, held.calibration, held.reason)
+        return roofline(parse(tree), summary, saved.calibration, saved.reason)
     except (InputError, ValueError):
         return None

@@ -24,18 +24,18 @@ def downsample(series: TrialSeries) -> TrialSeries:
     """Of each group of trials in a row the best, the middle one and the worst of their kind, and all of the newest;
     failures of a group as one mark that counts them. The line of the best so far is whole.
     """
-    measured = (series.exact, series.lossy, series.repeated, series.ruled_out)
-    count = sum(len(kind) for kind in measured) + len(series.failed)
+    measured_groups = (series.exact, series.lossy, series.repeated, series.ruled_out)
+    count = sum(len(kind) for kind in measured_groups) + len(series.failed)
     if count <= WHOLE:
         return series
-    last = max(point.number for kind in (*measured, series.failed) for point in kind)
+    last = max(point.number for kind in (*measured_groups, series.failed) for point in kind)
     size = max(1, -(-(last + 1 - NEWEST) // GROUPS))
     first_new = last + 1 - NEWEST
     exact, lossy, ruled_out = (
         _extremes(kind, size, first_new) for kind in (series.exact, series.lossy, series.ruled_out)
     )
     failed = _group_failures(series.failed, size, first_new)
-    drawn = sum(len(kind) for kind in (exact, lossy, series.repeated, ruled_out)) + len(failed)
+    drawn_count = sum(len(kind) for kind in (exact, lossy, series.repeated, ruled_out)) + len(failed)
     numbers, values = _steps(series.best_numbers, series.best_values)
     return series._replace(
         exact=exact,
@@ -44,35 +44,35 @@ def downsample(series: TrialSeries) -> TrialSeries:
         failed=failed,
         best_numbers=numbers,
         best_values=values,
-        note=f"Drawn are {drawn:,} points for {count:,} trials: all of the newest {NEWEST}, before them the best, "
-        f"the middle one and the worst of each {size:,} in a row; failures among these are one mark.",
+        note=f"Drawn are {drawn_count:,} points for {count:,} trials: all of the newest {NEWEST}, before them the "
+        f"best, the middle one and the worst of each {size:,} in a row; failures among these are one mark.",
     )
 
 
 def _extremes(points: Sequence[TrialPoint], size: int, first_new: int) -> list[TrialPoint]:
-    found: list[TrialPoint] = []
-    for fresh, group in _groups(points, size, first_new):
-        if fresh:
-            found += group
+    extremes: list[TrialPoint] = []
+    for is_new, group in _groups(points, size, first_new):
+        if is_new:
+            extremes += group
         else:
             ranked = sorted(group, key=lambda point: point.value)
-            found += sorted({ranked[0], ranked[len(ranked) // 2], ranked[-1]})
-    return found
+            extremes += sorted({ranked[0], ranked[len(ranked) // 2], ranked[-1]})
+    return extremes
 
 
 def _group_failures(marks: Sequence[TrialMark], size: int, first_new: int) -> list[TrialMark]:
-    found: list[TrialMark] = []
-    for fresh, group in _groups(marks, size, first_new):
-        found += group if fresh or len(group) == 1 else [_merge_marks(group)]
-    return found
+    grouped_marks: list[TrialMark] = []
+    for is_new, group in _groups(marks, size, first_new):
+        grouped_marks += group if is_new or len(group) == 1 else [_merge_marks(group)]
+    return grouped_marks
 
 
 def _merge_marks(group: Sequence[TrialMark]) -> TrialMark:
     """One mark for several, where the last of them stands."""
     counts = Counter(mark.outcome for mark in group).most_common()
-    said = ", ".join(f"{count} {words.ending_words(outcome)}" for outcome, count in counts)
+    endings_text = ", ".join(f"{count} {words.ending_words(outcome)}" for outcome, count in counts)
     newest = group[-1]
-    text = f"{len(group)} of trials {group[0].number} to {newest.number}: {said}; the last: {newest.words}"
+    text = f"{len(group)} of trials {group[0].number} to {newest.number}: {endings_text}; the last: {newest.words}"
     return TrialMark(newest.number, counts[0][0], text)
 
 
@@ -80,32 +80,32 @@ def _groups(points: Iterable[Point], size: int, first_new: int) -> Iterable[tupl
     """Points in a row, and whether they are of the newest, which stay together."""
 
     def place(point: Point) -> tuple[bool, int]:
-        fresh = point.number >= first_new
-        return fresh, 0 if fresh else point.number // size
+        is_new = point.number >= first_new
+        return is_new, 0 if is_new else point.number // size
 
-    for (fresh, _), group in groupby(sorted(points, key=lambda point: point.number), key=place):
-        yield fresh, list(group)
+    for (is_new, _), group in groupby(sorted(points, key=lambda point: point.number), key=place):
+        yield is_new, list(group)
 
 
 def _steps(numbers: Sequence[int], values: Sequence[float]) -> tuple[list[int], list[float]]:
     """A line that rises in steps, by its steps and its end."""
-    kept = [
+    places = [
         place
         for place in range(len(values))
         if place in (0, len(values) - 1) or values[place] != values[place - 1]
     ]
-    return [numbers[place] for place in kept], [values[place] for place in kept]
+    return [numbers[place] for place in places], [values[place] for place in places]
 
 
 def downsample_front(series: FrontSeries) -> FrontSeries:
     """All of the front, and of the points that are beaten or ruled out one in each cell of a grid."""
-    count = len(series.beaten) + len(series.ruled_out)
+    count = len(series.dominated) + len(series.ruled_out)
     if count <= WHOLE:
         return series
-    beaten, out = _one_each(series.beaten), _one_each(series.ruled_out)
-    note = f"Drawn are all of the front, and {len(beaten) + len(out):,} of the {count:,} other trials: "
+    beaten, ruled_out = _one_each(series.dominated), _one_each(series.ruled_out)
+    note = f"Drawn are all of the front, and {len(beaten) + len(ruled_out):,} of the {count:,} other trials: "
     return series._replace(
-        beaten=beaten, ruled_out=out, note=note + "one where several would hide each other."
+        dominated=beaten, ruled_out=ruled_out, note=note + "one where several would hide each other."
     )
 
 
@@ -114,8 +114,8 @@ def _one_each(places: Sequence[FrontPoint]) -> list[FrontPoint]:
     if not places:
         return []
     xs, ys = [place.x for place in places], [place.y for place in places]
-    across, upwards = (min(xs), max(xs)), (min(ys), max(ys))
-    cells = {(_cell(place.x, *across), _cell(place.y, *upwards)): place for place in places}
+    x_range, y_range = (min(xs), max(xs)), (min(ys), max(ys))
+    cells = {(_cell(place.x, *x_range), _cell(place.y, *y_range)): place for place in places}
     return sorted(cells.values())
 
 

@@ -30,10 +30,10 @@ class FrontPoint(NamedTuple):
 class FrontSeries(NamedTuple):
     """Trials by the objective that decides (upwards) and another one (to the right)."""
 
-    across: Aim
-    upwards: Aim
+    x_aim: Aim
+    y_aim: Aim
     front: list[FrontPoint]
-    beaten: list[FrontPoint]
+    dominated: list[FrontPoint]
     ruled_out: list[FrontPoint]
     best: FrontPoint | None
     #: What is not drawn of a long study (``workbench.figures.search.downsampling``).
@@ -45,19 +45,21 @@ def front_series(result: StudyResult) -> list[FrontSeries]:
     return [_series(result, aim) for aim in result.aims if aim.name != result.aim.name]
 
 
-def _series(result: StudyResult, across: Aim) -> FrontSeries:
-    upwards = result.aim
+def _series(result: StudyResult, x_aim: Aim) -> FrontSeries:
+    y_aim = result.aim
     on_front = {point.trial for point in result.pareto or ()}
     best = result.best.trial if result.best else None
-    placed = [(row, place) for row in result.trials if (place := _place(row, across, upwards)) is not None]
-    out = {row.number for row, _ in placed if not _may_win(row)}
-    front = [place for _, place in placed if place.number in on_front]
+    rows_with_place = [
+        (row, place) for row in result.trials if (place := _place(row, x_aim, y_aim)) is not None
+    ]
+    ruled_out = {row.number for row, _ in rows_with_place if not _may_win(row)}
+    front = [place for _, place in rows_with_place if place.number in on_front]
     return FrontSeries(
-        across,
-        upwards,
+        x_aim,
+        y_aim,
         front=sorted(front, key=lambda place: place.x),
-        beaten=[place for _, place in placed if place.number not in on_front | out],
-        ruled_out=[place for _, place in placed if place.number in out - on_front],
+        dominated=[place for _, place in rows_with_place if place.number not in on_front | ruled_out],
+        ruled_out=[place for _, place in rows_with_place if place.number in ruled_out - on_front],
         best=next((place for place in front if place.number == best), None),
     )
 
@@ -67,8 +69,8 @@ def _may_win(row: TrialRow) -> bool:
     return not row.broken and guard not in ("violated", "undecided")
 
 
-def _place(row: TrialRow, across: Aim, upwards: Aim) -> FrontPoint | None:
-    x, y = (_value_with_error(row.measures.get(aim.name) or {}, aim) for aim in (across, upwards))
+def _place(row: TrialRow, x_aim: Aim, y_aim: Aim) -> FrontPoint | None:
+    x, y = (_value_with_error(row.measures.get(aim.name) or {}, aim) for aim in (x_aim, y_aim))
     if row.value is None or x is None or y is None:
         return None
     return FrontPoint(row.number, x[0], y[0], x[1], y[1], row.label)
@@ -83,12 +85,12 @@ def _value_with_error(measure: Mapping[str, Any], aim: Aim) -> tuple[float, tupl
 
 def front(series: FrontSeries, revision: str = "") -> go.Figure:
     """Points with intervals; those that nothing beats in both are joined, the study's best has a ring."""
-    across, upwards = series.across, series.upwards
-    title = f"{upwards.objective.title} and {across.objective.title.lower()}"
-    drawing = figure(title, _axis(across), _axis(upwards), revision, height=380)
-    if not (series.front or series.beaten or series.ruled_out):
+    x_aim, y_aim = series.x_aim, series.y_aim
+    title = f"{y_aim.objective.title} and {x_aim.objective.title.lower()}"
+    drawing = figure(title, _axis(x_aim), _axis(y_aim), revision, height=380)
+    if not (series.front or series.dominated or series.ruled_out):
         return empty(drawing, "no trial has both values yet")
-    _points(drawing, series.beaten, "beaten in both", (NEUTRAL, "circle", "markers"), series)
+    _points(drawing, series.dominated, "beaten in both", (NEUTRAL, "circle", "markers"), series)
     _points(drawing, series.ruled_out, "ruled out", (RULED_OUT, "x", "markers"), series)
     _points(drawing, series.front, "front", (FRONT, "circle", "markers+lines"), series)
     if series.best is not None:
@@ -117,9 +119,9 @@ def _points(
     if not places:
         return
     color, symbol, mode = look
-    across, upwards = series.across, series.upwards
+    x_aim, y_aim = series.x_aim, series.y_aim
     values = (
-        f"%{{{letter}:{aim.tick}}} {in_template(aim.unit)}" for letter, aim in (("y", upwards), ("x", across))
+        f"%{{{letter}:{aim.tick}}} {in_template(aim.unit)}" for letter, aim in (("y", y_aim), ("x", x_aim))
     )
     hover = f"{', '.join(values)}<br>%{{text}}<extra></extra>"
     drawing.add_scatter(
@@ -139,8 +141,8 @@ def _points(
 def _bars(ends: Sequence[tuple[float, float]]) -> dict[str, object]:
     """What is not known has no bar."""
     return {
-        "array": [max(0.0, above) for _, above in ends],
-        "arrayminus": [max(0.0, below) for below, _ in ends],
+        "array": [max(0.0, upper_error) for _, upper_error in ends],
+        "arrayminus": [max(0.0, lower_error) for lower_error, _ in ends],
         "thickness": 1.4,
         "width": 0,
     }

@@ -39,8 +39,8 @@ def live(report: LiveReport, revision: str = "") -> go.Figure:
             col=2,
         )
         drawing.add_hline(y=0, line={"color": NEUTRAL, "width": 1, "dash": "dot"}, row=1, col=2)
-    kept = [row for row in report.windows if not row.undone]
-    for number, row in enumerate(kept):
+    windows = [row for row in report.windows if not row.undone]
+    for number, row in enumerate(windows):
         _shade(drawing, row, number)
     _changes(drawing, report)
     return drawing.update_layout(hovermode="closest").update_xaxes(range=[0, report.steps])

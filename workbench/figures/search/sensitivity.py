@@ -76,12 +76,12 @@ class DependenceSeries(NamedTuple):
     unit: str
 
 
-def share_series(found: Sensitivity) -> ShareSeries:
+def share_series(sensitivity: Sensitivity) -> ShareSeries:
     """Of PED-ANOVA and fANOVA, whichever there are."""
-    fanova = found.fanova.found
-    first, second = found.importance.values or {}, (fanova.values if fanova else None) or {}
+    fanova = sensitivity.fanova.outcome
+    first, second = sensitivity.importance.values or {}, (fanova.values if fanova else None) or {}
     if not first and not second:
-        return ShareSeries([], [], [], [], found.importance.reason or "not known yet")
+        return ShareSeries([], [], [], [], sensitivity.importance.reason or "not known yet")
     keys = sorted({*first, *second}, key=lambda key: -max(first.get(key, 0.0), second.get(key, 0.0)))
     keys, errors = keys[:SHOWN_KNOBS], (fanova.plus_minus if fanova else None) or {}
     return ShareSeries(
@@ -115,32 +115,32 @@ def pairs_that_count(part: ModelEffects) -> list[PairEffect]:
     return [row for row in (part.pairs or [])[:SHOWN_PAIRS] if row.effect > least]
 
 
-def dependence_series(found: Sensitivity) -> DependenceSeries:
+def dependence_series(sensitivity: Sensitivity) -> DependenceSeries:
     """Knobs with two values or more, those with the largest differences first."""
-    aim = found.aim
-    compared = [row for row in found.dependence if not row.reason]
-    left = [f"{words.short(row.key)}: {row.reason}" for row in found.dependence if row.reason]
-    panels = sorted((_panel_series(row, aim) for row in compared), key=_spread, reverse=True)
-    return DependenceSeries(panels, left, aim.unit)
+    aim = sensitivity.aim
+    compared_knobs = [row for row in sensitivity.dependence if not row.reason]
+    left_out = [f"{words.short(row.key)}: {row.reason}" for row in sensitivity.dependence if row.reason]
+    panels = sorted((_panel_series(row, aim) for row in compared_knobs), key=_spread, reverse=True)
+    return DependenceSeries(panels, left_out, aim.unit)
 
 
 def _panel_series(row: KnobRow, aim: Aim) -> Panel:
     rows = row.values
     return Panel(
         words.short(row.key),
-        [words.choice(row.key, at.value) for at in rows],
-        [at.trials for at in rows],
-        [at.failed for at in rows],
-        [aim.to_display(at.mean) for at in rows],
-        [aim.to_display(at.best) for at in rows],
-        [aim.to_display(at.predicted) for at in rows],
+        [words.choice(row.key, value_row.value) for value_row in rows],
+        [value_row.trials for value_row in rows],
+        [value_row.failed for value_row in rows],
+        [aim.to_display(value_row.mean) for value_row in rows],
+        [aim.to_display(value_row.best) for value_row in rows],
+        [aim.to_display(value_row.predicted) for value_row in rows],
     )
 
 
 def _spread(panel: Panel) -> float:
-    known = [value for value in panel.predicted if value is not None]
-    known = known if len(known) > 1 else [value for value in panel.means if value is not None]
-    return max(known) - min(known) if known else 0.0
+    numbers = [value for value in panel.predicted if value is not None]
+    numbers = numbers if len(numbers) > 1 else [value for value in panel.means if value is not None]
+    return max(numbers) - min(numbers) if numbers else 0.0
 
 
 def _percent(share: float | None) -> float | None:
@@ -192,11 +192,11 @@ def effects(series: EffectSeries, title: str, revision: str = "") -> go.Figure:
     if not series.names:
         return empty(drawing, _wrap_text(series.reason))
     for way, name in _WAYS.items():
-        own = [index for index, found in enumerate(series.ways) if found == way]
-        if own:
+        bar_indices = [index for index, way_of_bar in enumerate(series.ways) if way_of_bar == way]
+        if bar_indices:
             drawing.add_bar(
-                y=[series.names[index] for index in own],
-                x=[series.effects[index] for index in own],
+                y=[series.names[index] for index in bar_indices],
+                x=[series.effects[index] for index in bar_indices],
                 name=name,
                 orientation="h",
                 marker={"color": WAY_COLORS[way], "line": {"width": 0}},
@@ -233,8 +233,8 @@ def dependence(series: DependenceSeries, revision: str = "") -> go.Figure:
 
 def _panel(drawing: go.Figure, panel: Panel, has_predictions: bool, place: tuple[int, int]) -> None:
     counts = [
-        f"{trials} trials" + (f", {failed} failed" if failed else "")
-        for trials, failed in zip(panel.trials, panel.failed, strict=True)
+        f"{trials} trials" + (f", {failures} failed" if failures else "")
+        for trials, failures in zip(panel.trials, panel.failed, strict=True)
     ]
     looks = (
         ("mean of the trials that had it", panel.means, "markers", MEASURED, "circle"),

@@ -47,29 +47,32 @@ def lines(
     notes = []
     if size and not with_records:
         notes.append(f"records and logs of its runs, {size_words(size)}; include them with --with-records")
-    staying = _bytes(home, runs, _STAYING)
-    if staying:
-        notes.append(f"checkpoints, traces and snapshots of its runs, {size_words(staying)}")
+    staying_bytes = _bytes(home, runs, _STAYING)
+    if staying_bytes:
+        notes.append(f"checkpoints, traces and snapshots of its runs, {size_words(staying_bytes)}")
     run_names = set(runs)
-    gone = [
+    missing_runs = [
         run for run in dict.fromkeys(trial.run for trial in state.trials if trial.run) if run not in run_names
     ]
-    if gone:
-        runs_gone = "1 run whose folder is" if len(gone) == 1 else f"{len(gone):,} runs whose folders are"
-        notes.append(f"{runs_gone} not in this home, such as {gone[0]}")
+    if missing_runs:
+        runs_gone = (
+            "1 run whose folder is"
+            if len(missing_runs) == 1
+            else f"{len(missing_runs):,} runs whose folders are"
+        )
+        notes.append(f"{runs_gone} not in this home, such as {missing_runs[0]}")
     missing = [name for name in state.continues if name not in studies]
     if missing:
         notes.append(
             f"{', '.join(missing)}, which it continues and which is gone; all trials are in its own journal"
         )
     notes += [
-        f"study {earlier.study}: what this one inherited of it is in its journal"
-        for earlier in state.inherited
+        f"study {study.study}: what this one inherited of it is in its journal" for study in state.inherited
     ]
-    waiting = _count_unanswered(home / study_folder.STUDIES / studies[-1], state)
+    unanswered = _count_unanswered(home / study_folder.STUDIES / studies[-1], state)
     return (
         *notes,
-        *([f"{several(waiting, 'commands')} that nobody has answered yet"] if waiting else []),
+        *([f"{several(unanswered, 'commands')} that nobody has answered yet"] if unanswered else []),
     )
 
 
@@ -110,8 +113,8 @@ def _bytes(home: Path, runs: list[str], parts: tuple[str, ...]) -> int:
 
 
 def _count_unanswered(folder: Path, state: StudyState) -> int:
-    waiting = (folder / run_folder.COMMANDS).glob("*.json")
-    return sum(1 for path in waiting if path.stem not in state.answers)
+    commands = (folder / run_folder.COMMANDS).glob("*.json")
+    return sum(1 for path in commands if path.stem not in state.answers)
 
 
 SUFFIX = ".study.zip"
@@ -152,7 +155,7 @@ def pack(home: Path, name: str, out: Path, with_records: bool = False) -> StudyE
     scratch = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
     try:
         with scratch.open("xb") as file:
-            packed = write(home, name, file, with_records)
+            result = write(home, name, file, with_records)
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(out)
@@ -163,7 +166,7 @@ def pack(home: Path, name: str, out: Path, with_records: bool = False) -> StudyE
     finally:
         with contextlib.suppress(OSError):
             scratch.unlink()
-    return packed
+    return result
 
 
 def write(home: Path, name: str, file: IO[bytes], with_records: bool = False) -> StudyExport:
@@ -189,8 +192,8 @@ def write(home: Path, name: str, file: IO[bytes], with_records: bool = False) ->
         for run in runs:
             _put_run(archive, members, home / run, with_records)
         size = bytes_of_records(home, runs)
-        gone = lines(home, names, state, runs, with_records, size)
-        manifest = _manifest(names, state, runs, members, with_records, gone)
+        omissions = lines(home, names, state, runs, with_records, size)
+        manifest = _manifest(names, state, runs, members, with_records, omissions)
         _add(archive, MANIFEST, [json.dumps(manifest.document()).encode() + b"\n"])
     return StudyExport(
         name,
@@ -224,7 +227,7 @@ def _names(places: Path, name: str, state: StudyState) -> list[str]:
     if state.file is None:
         raise InputError("study", name, "has no readable journal yet; there is nothing to export")
     return [
-        *(earlier for earlier in state.continues if (places / earlier / study_folder.JOURNAL).is_file()),
+        *(study for study in state.continues if (places / study / study_folder.JOURNAL).is_file()),
         name,
     ]
 
@@ -238,10 +241,10 @@ def _put_study(
 
 
 def _put_run(archive: zipfile.ZipFile, members: dict[str, Member], folder: Path, with_records: bool) -> None:
-    done: set[Path] = set()
-    while fresh := [path for path in _run_files(folder, with_records) if path not in done]:
-        for path in fresh:  # one that is gone meanwhile was compacted: the next look finds what it became
-            done.add(path)
+    archived: set[Path] = set()
+    while new_paths := [path for path in _run_files(folder, with_records) if path not in archived]:
+        for path in new_paths:  # one that is gone meanwhile was compacted: the next look finds what it became
+            archived.add(path)
             name = f"{RUNS}/{folder.name}/{str(path)[len(str(folder)) + 1 :]}"
             with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -264,9 +267,9 @@ def _pieces(file: IO[bytes]) -> Iterator[bytes]:
 
 def _add(archive: zipfile.ZipFile, name: str, pieces: Iterable[bytes], size: int = 0) -> Member:
     digest, written = hashlib.sha256(), 0
-    with archive.open(name, "w", force_zip64=size > _LARGE_BYTES) as out:
+    with archive.open(name, "w", force_zip64=size > _LARGE_BYTES) as member:
         for piece in pieces:
-            out.write(piece)
+            member.write(piece)
             digest.update(piece)
             written += len(piece)
     archive.getinfo(name).external_attr = _READABLE
@@ -279,7 +282,7 @@ def _manifest(
     runs: list[str],
     members: dict[str, Member],
     with_records: bool,
-    gone: tuple[str, ...],
+    omissions: tuple[str, ...],
 ) -> Manifest:
     return Manifest(
         study=names[-1],
@@ -291,6 +294,6 @@ def _manifest(
         trials=len(state.trials),
         runs=len(runs),
         records=with_records,
-        left_out=gone,
+        left_out=omissions,
         members=members,
     )

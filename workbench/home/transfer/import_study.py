@@ -152,9 +152,9 @@ def _manifest(archive: zipfile.ZipFile, path: Path) -> Manifest:
     except _UNREADABLE as error:
         raise damage(str(path), f"its {MANIFEST} cannot be read ({error})") from None
     manifest = parse_manifest(document, str(path))
-    members, listed = sorted(archive.namelist()), sorted([*manifest.members, MANIFEST])
-    if members != listed:
-        stray = next(iter(set(members) ^ set(listed)), members[0])
+    members, expected = sorted(archive.namelist()), sorted([*manifest.members, MANIFEST])
+    if members != expected:
+        stray = next(iter(set(members) ^ set(expected)), members[0])
         raise damage(str(path), f"{stray!r} does not match its {MANIFEST}")
     return manifest
 
@@ -166,11 +166,11 @@ def _check_free(home: Path, names: dict[str, str]) -> None:
 
 
 def _check_space(home: Path, manifest: Manifest) -> None:
-    needed = sum(member.bytes for member in manifest.members.values())
+    bytes_needed = sum(member.bytes for member in manifest.members.values())
     free = shutil.disk_usage(home).free
-    if needed > free:
-        remedy = f"has {free / 2**20:,.0f} MiB free, the study needs {needed / 2**20:,.0f}; free space or give another"
-        raise InputError("home", str(home), remedy)
+    if bytes_needed > free:
+        sizes = f"has {free / 2**20:,.0f} MiB free, the study needs {bytes_needed / 2**20:,.0f}"
+        raise InputError("home", str(home), f"{sizes}; free space or give another")
 
 
 def _extract(archive: zipfile.ZipFile, manifest: Manifest, place: Path, path: Path) -> None:
@@ -180,9 +180,9 @@ def _extract(archive: zipfile.ZipFile, manifest: Manifest, place: Path, path: Pa
         target.parent.mkdir(parents=True, exist_ok=True)
         digest, bytes_left = hashlib.sha256(), member.bytes
         try:
-            with archive.open(name) as source, target.open("xb") as out:
+            with archive.open(name) as source, target.open("xb") as copy:
                 while bytes_left >= 0 and (piece := source.read(_PIECE_BYTES)):
-                    out.write(piece)
+                    copy.write(piece)
                     digest.update(piece)
                     bytes_left -= len(piece)
         except _UNREADABLE as error:

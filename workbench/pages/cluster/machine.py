@@ -38,19 +38,19 @@ def page() -> None:
 
 
 def _draw() -> None:
-    stored = find_calibration(home())
-    latest = stored.calibration or stored.stale
+    lookup = find_calibration(home())
+    latest = lookup.calibration or lookup.stale
     if latest is None:
         _empty()
     else:
-        _state(stored, latest)
+        _state(lookup, latest)
         _calibration_charts(latest)
     measurement_jobs.calibrate()
     _host_links()
     measurement_jobs.doctor()
     _selftest()
     with st.expander("This machine's fingerprint", expanded=latest is None):
-        _fingerprint(fingerprint.this_machine(), stored.stale)
+        _fingerprint(fingerprint.this_machine(), lookup.stale)
 
 
 def _empty() -> None:
@@ -62,34 +62,38 @@ def _empty() -> None:
         st.code(store.COMMAND, language="bash")
 
 
-def _state(stored: store.CalibrationLookup, shown: Calibration) -> None:
-    when = f"Measured {words.date_text(shown.measured_unix)}, {words.age_text(shown.measured_unix)}"
+def _state(lookup: store.CalibrationLookup, calibration: Calibration) -> None:
+    date_text = (
+        f"Measured {words.date_text(calibration.measured_unix)}, {words.age_text(calibration.measured_unix)}"
+    )
     with st.container(horizontal=True, vertical_alignment="center", key="machine-state"):
-        if stored.calibration:
+        if lookup.calibration:
             st.badge("valid", icon=":material/check_circle:", color="green")
         else:
             st.badge("stale", icon=":material/history:", color="orange")
-        st.markdown(f"**`{shown.fingerprint.id}`**", width="content")
-        st.caption(f"{when}, in {words.seconds(shown.seconds)}", width="content")
-        if not shown.complete:
+        st.markdown(f"**`{calibration.fingerprint.id}`**", width="content")
+        st.caption(f"{date_text}, in {words.seconds(calibration.seconds)}", width="content")
+        if not calibration.complete:
             st.badge("interrupted", icon=":material/stop_circle:", color="gray")
-    if stored.reason:
-        st.warning(words.escape(stored.reason), icon=":material/warning:")
+    if lookup.reason:
+        st.warning(words.escape(lookup.reason), icon=":material/warning:")
 
 
-def _calibration_charts(shown: Calibration) -> None:
+def _calibration_charts(measurements: Calibration) -> None:
     left, right = st.columns([1.6, 1])
     with left:
-        _collectives(shown)
+        _collectives(measurements)
     with right:
-        figure = calibration.gemm(calibration.gemm_series(shown))
+        figure = calibration.gemm(calibration.gemm_series(measurements))
         chart(figure, "machine-gemm", "FLOP/s of matrix products by size and dtype")
-        _bandwidths([*shown.select_curves("memory"), *shown.select_curves("transfer")])
+        _bandwidths([*measurements.select_curves("memory"), *measurements.select_curves("transfer")])
     st.caption(_TRUST)
 
 
-def _collectives(shown: Calibration) -> None:
-    groups = {f"{backend}, {ranks:,} ranks": (backend, ranks) for backend, ranks in calibration.groups(shown)}
+def _collectives(measurements: Calibration) -> None:
+    groups = {
+        f"{backend}, {ranks:,} ranks": (backend, ranks) for backend, ranks in calibration.groups(measurements)
+    }
     if not groups:
         st.caption("No collectives were measured: a single rank sends nothing.")
         return
@@ -99,10 +103,12 @@ def _collectives(shown: Calibration) -> None:
         label = st.segmented_control(
             "Group", labels, default=label, required=True, key="machine-group", label_visibility="collapsed"
         )
-    chosen = groups.get(label or "", groups[labels[-1]])
-    series = calibration.bandwidth_series(shown, *chosen)
+    group = groups.get(label or "", groups[labels[-1]])
+    series = calibration.bandwidth_series(measurements, *group)
     chart(calibration.bandwidth(series), "machine-bandwidth", "Bus bandwidth by payload, with the fit")
-    _fits([curve for curve in shown.select_curves("collective") if (curve.backend, curve.ranks) == chosen])
+    _fits(
+        [curve for curve in measurements.select_curves("collective") if (curve.backend, curve.ranks) == group]
+    )
 
 
 def _fits(curves: list[Curve]) -> None:
@@ -144,13 +150,13 @@ def _bandwidths(curves: list[Curve]) -> None:
 
 def _host_links() -> None:
     """What joins hosts, of each set of them that was measured."""
-    known = host_links.stored_links(home())
-    if not known:
+    stored_links = host_links.stored_links(home())
+    if not stored_links:
         return
     with st.expander("Links between hosts", icon=":material/hub:", key="machine-links"):
-        names = {links.words(): key for key, links in known.items()}
-        chosen = st.selectbox("Hosts", list(names), key="machine-links-hosts", width=420)
-        links = known[names.get(chosen, next(iter(known)))]
+        names = {links.words(): key for key, links in stored_links.items()}
+        title = st.selectbox("Hosts", list(names), key="machine-links-hosts", width=420)
+        links = stored_links[names.get(title, next(iter(stored_links)))]
         chart(placement.host_rates(links, links.key), "machine-links-rates", "Mbit/s from host to host")
         st.caption(
             "Two hosts share an island where the link between them carries at least half of the best that either has."
@@ -195,11 +201,11 @@ def _selftest_state(last: Selftest) -> None:
         if counts["not_possible"]:
             st.badge(f"{counts['not_possible']} not possible here", icon=":material/block:", color="gray")
         if not last.complete:
-            missing = len(last.asked) - len(last.checks)
-            st.badge(f"{missing} without a result", icon=":material/stop_circle:", color="orange")
-        when = f"Started {words.date_text(last.started_unix)}, {words.age_text(last.started_unix)}"
-        where = f"{words.several(last.ranks, 'ranks')}, device {last.device}"
-        summary = f"{when}, took {words.seconds(last.seconds)}, {where}"
+            unfinished_count = len(last.asked) - len(last.checks)
+            st.badge(f"{unfinished_count} without a result", icon=":material/stop_circle:", color="orange")
+        date_text = f"Started {words.date_text(last.started_unix)}, {words.age_text(last.started_unix)}"
+        place_text = f"{words.several(last.ranks, 'ranks')}, device {last.device}"
+        summary = f"{date_text}, took {words.seconds(last.seconds)}, {place_text}"
         st.caption(summary, width="content")
 
 
@@ -216,13 +222,13 @@ def _checks(rows: list[Row]) -> None:
 
 
 def _evidence(folder: Path) -> str:
-    packed = folder.with_name(f"{folder.name}.zip")
-    attachment = packed if packed.is_file() else folder
+    archive = folder.with_name(f"{folder.name}.zip")
+    attachment = archive if archive.is_file() else folder
     return f"Evidence to attach to a bug report: `{attachment}`. To run it again: `{results.COMMAND}`."
 
 
-def _fingerprint(now: fingerprint.Fingerprint, stale: Calibration | None) -> None:
-    parts = now.as_dict()
+def _fingerprint(fingerprint_now: fingerprint.Fingerprint, stale: Calibration | None) -> None:
+    parts = fingerprint_now.as_dict()
     columns = {
         "part": [_NAMES.get(name, name.replace("_", " ")) for name in parts],
         "now": [_part(part) for part in parts.values()],
@@ -237,7 +243,7 @@ def _part(value: object) -> str:
     if isinstance(value, list):
         counts = Counter(map(str, value))
         return (
-            ", ".join(f"{many} x {name}" if many > 1 else name for name, many in counts.items())
+            ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
             or words.NOTHING
         )
     return words.NOTHING if value is None else str(value)

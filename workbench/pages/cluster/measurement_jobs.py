@@ -54,10 +54,10 @@ def _calibrate_form() -> None:
         quick = st.toggle(
             "quick", key="machine-calibrate-quick", help="Fewer sizes, with less time for each."
         )
-        clicked = button_pressed(st.button, "Calibrate", "machine-calibrate-start", type="primary")
-    if clicked:
-        more = ([] if ranks is None else ["--ranks", str(ranks)]) + (["--quick"] if quick else [])
-        jobs.start(home(), ["calibrate", *more])
+        is_clicked = button_pressed(st.button, "Calibrate", "machine-calibrate-start", type="primary")
+    if is_clicked:
+        options = ([] if ranks is None else ["--ranks", str(ranks)]) + (["--quick"] if quick else [])
+        jobs.start(home(), ["calibrate", *options])
         st.rerun()
 
 
@@ -98,11 +98,11 @@ def _start_doctor() -> None:
 
 
 def _checks(job: Job) -> None:
-    found = _document(job)
-    if found is None:
+    document = _document(job)
+    if document is None:
         st.error(words.escape(jobs.last_error(job)), icon=":material/error:")
         return
-    checks = found["checks"]
+    checks = document["checks"]
     with st.container(key="machine-doctor-checks"):
         st.table(
             {
@@ -138,10 +138,10 @@ def _selftest_form() -> None:
             width=120,
             help="In the checks of parallelism and calibration.",
         )
-        clicked = button_pressed(
+        is_clicked = button_pressed(
             st.button, "Run the selftest", "machine-selftest-start", icon=":material/checklist:"
         )
-    if clicked:
+    if is_clicked:
         draw_guarded(lambda: _start_selftest(ranks))
 
 
@@ -154,7 +154,7 @@ def _document(job: Job) -> dict[str, Any] | None:
     """The JSON that it printed; other lines may stand around it."""
     try:
         text = job.log.read_text("utf-8", "replace")
-        found = json.loads(text[text.index("{") : text.rindex("}") + 1])
+        document = json.loads(text[text.index("{") : text.rindex("}") + 1])
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("checks"), list) else None
+    return document if isinstance(document, dict) and isinstance(document.get("checks"), list) else None

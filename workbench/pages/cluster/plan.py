@@ -64,8 +64,8 @@ def page() -> None:
         "Plan",
         "The best layouts of a model on a cluster that you need not have.",
     )
-    asked = _form()
-    draw_guarded(lambda: _answer(asked))
+    query = _form()
+    draw_guarded(lambda: _answer(query))
     draw_guarded(schedules.draw)
 
 
@@ -93,7 +93,7 @@ def _form() -> PlanQuery:
     return PlanQuery(cluster, nodes, model, batch, sequence, text)
 
 
-def _choice(label: str, name: str, options: list[str], first: str, about: str) -> str:
+def _choice(label: str, name: str, options: list[str], first: str, help_text: str) -> str:
     """A chooser whose value is in the address."""
     linked = st.query_params.get(name, first)
     if linked not in options:
@@ -103,16 +103,22 @@ def _choice(label: str, name: str, options: list[str], first: str, about: str) -
         linked = first
     key = f"plan-{name}"
     st.session_state[key] = linked
-    chosen: str = st.selectbox(label, options, key=key, help=about, on_change=lambda: _to_link(name, key))
-    return chosen
+    option: str = st.selectbox(label, options, key=key, help=help_text, on_change=lambda: _to_link(name, key))
+    return option
 
 
-def _number(label: str, name: str, first: int, about: str, least: int = 1) -> int:
+def _number(label: str, name: str, first: int, help_text: str, least: int = 1) -> int:
     linked = st.query_params.get(name, "")
     key = f"plan-{name}"
     st.session_state[key] = max(least, int(linked)) if linked.isdecimal() else first
     number: int = st.number_input(
-        label, min_value=least, step=1, key=key, width=150, help=about, on_change=lambda: _to_link(name, key)
+        label,
+        min_value=least,
+        step=1,
+        key=key,
+        width=150,
+        help=help_text,
+        on_change=lambda: _to_link(name, key),
     )
     return number
 
@@ -122,12 +128,12 @@ def _to_link(name: str, key: str) -> None:
 
 
 @st.cache_data(ttl=600, max_entries=16, show_spinner="Looking through all legal layouts ...")
-def _compute_plan(asked: PlanQuery, home_folder: Path) -> PlanResult:
-    target = _target(asked, home_folder)
+def _compute_plan(query: PlanQuery, home_folder: Path) -> PlanResult:
+    target = _target(query, home_folder)
     values: dict[str, Any] = {
-        "model.preset": asked.model,
-        "batch.global_batch": asked.batch,
-        "data.sequence_length": asked.sequence,
+        "model.preset": query.model,
+        "batch.global_batch": query.batch,
+        "data.sequence_length": query.sequence,
     }
     return plans.plan(planning.model_config([]).with_values(values | _precision(target)), target)
 
@@ -139,12 +145,12 @@ def _precision(target: Target) -> dict[str, str]:
     return {"precision": "fp32", "memory.parameters": "fp32"}
 
 
-def _target(asked: PlanQuery, home_folder: Path) -> Target:
-    if asked.cluster == TYPED:
-        return planning.parse_target(asked.text)
-    if asked.cluster == HERE:
+def _target(query: PlanQuery, home_folder: Path) -> Target:
+    if query.cluster == TYPED:
+        return planning.parse_target(query.text)
+    if query.cluster == HERE:
         return target_of(home_folder, None, None, None)
-    return target_of(home_folder, asked.cluster, asked.nodes, None)
+    return target_of(home_folder, query.cluster, query.nodes, None)
 
 
 @st.cache_data(ttl=FRESH_SECONDS, show_spinner=False)
@@ -152,34 +158,34 @@ def _record(home_folder: Path) -> Record:
     return planning.record_of_home(home_folder)
 
 
-def _answer(asked: PlanQuery) -> None:
-    planned = _compute_plan(asked, home())
-    record = _record(home()) if asked.cluster == HERE else None
-    cluster = planned.target.cluster
-    said = (
-        f"{asked.model} on {plan_text.devices(cluster)}, "
-        f"{planned.config.precision}: {planned.looked_at:,} legal layouts, {planned.safe:,} fit safely."
+def _answer(query: PlanQuery) -> None:
+    plan = _compute_plan(query, home())
+    record = _record(home()) if query.cluster == HERE else None
+    cluster = plan.target.cluster
+    caption = (
+        f"{query.model} on {plan_text.devices(cluster)}, "
+        f"{plan.config.precision}: {plan.looked_at:,} legal layouts, {plan.safe:,} fit safely."
     )
-    st.caption(words.escape(said))
-    if not planned.best:
+    st.caption(words.escape(caption))
+    if not plan.best:
         st.warning(
             "No layout fits safely: use more nodes or a smaller model.",
             icon=":material/memory:",
         )
     else:
         st.markdown("**Fastest layouts that fit**, one for each combination of dp, tp, pp and ZeRO stage")
-        number_table(plan_text.layout_columns(planned.best, record), "plan-best")
-    _others(planned)
-    if planned.best:
-        _place(planned)
+        number_table(plan_text.layout_columns(plan.best, record), "plan-best")
+    _others(plan)
+    if plan.best:
+        _place(plan)
     if record is not None:
         _draw_track_record(record)
-    _command(asked, _precision(planned.target))
+    _command(query, _precision(plan.target))
 
 
-def _others(planned: PlanResult) -> None:
-    with st.expander("Why not other layouts, and what would save memory", expanded=not planned.best):
-        lines = plan_text.why_not(planned.families)
+def _others(plan: PlanResult) -> None:
+    with st.expander("Why not other layouts, and what would save memory", expanded=not plan.best):
+        lines = plan_text.why_not(plan.families)
         table(
             {
                 "axis": [line.axis for line in lines],
@@ -188,67 +194,67 @@ def _others(planned: PlanResult) -> None:
             },
             "plan-why-not",
         )
-        if planned.pareto:
+        if plan.pareto:
             st.markdown("**Layouts that trade time for memory**")
-            number_table(plan_text.layout_columns(planned.pareto, None), "plan-pareto")
-        for note in planned.notes:
+            number_table(plan_text.layout_columns(plan.pareto, None), "plan-pareto")
+        for note in plan.notes:
             st.caption(f":material/info: {words.escape(note)}")
 
 
-def _place(planned: PlanResult) -> None:
+def _place(plan: PlanResult) -> None:
     """Ranks on hosts and what goes between them, of one of the best layouts."""
     st.header("Ranks on hosts", anchor=False, divider=True)
-    names = [_name(row) for row in planned.best]
+    names = [_name(row) for row in plan.best]
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        chosen = st.selectbox("Layout", names, key="plan-layout", width=420)
-        place = names.index(chosen) if chosen in names else 0
-        row, placed = planned.best[place], planned.placed[place]
-        found = traffic_of(row.config, row.target)
-        if found is None:
+        name = st.selectbox("Layout", names, key="plan-layout", width=420)
+        place = names.index(name) if name in names else 0
+        row, report = plan.best[place], plan.placements[place]
+        traffic = traffic_of(row.config, row.target)
+        if traffic is None:
             st.caption(
                 "A single device sends nothing, and more than 1,024 are not mapped: choose fewer nodes."
             )
             return
-        axes = list(found.bytes_) or ["dp"]
+        axes = list(traffic.bytes_) or ["dp"]
         axis = st.segmented_control(
             "Axis", axes, default=axes[0], required=True, key=f"plan-axis-{'-'.join(axes)}"
         )
-    _maps(row, found, axis or axes[0])
-    if placed is not None:
-        _orders(placed)
+    _maps(row, traffic, axis or axes[0])
+    if report is not None:
+        _orders(report)
 
 
-def _orders(placed: PlacementReport) -> None:
+def _orders(report: PlacementReport) -> None:
     """Where devices or links differ: which order of the ranks is best, and what others come to."""
     st.markdown(
         "\n".join(
-            f"- {words.escape(line.strip())}" for line in plan_text.placement_lines(placed, orders=False)
+            f"- {words.escape(line.strip())}" for line in plan_text.placement_lines(report, orders=False)
         )
     )
-    if len(placed.alternatives) > 1:
-        number_table(plan_text.alternative_columns(placed), "plan-orders")
+    if len(report.alternatives) > 1:
+        number_table(plan_text.alternative_columns(report), "plan-orders")
 
 
 def _name(row: Forecast) -> str:
     return f"{words.layout(layout_of(row.config).as_dict())}, {words.seconds(row.step_seconds.median)} a step"
 
 
-def _maps(row: Forecast, found: TrafficMap, axis: str) -> None:
-    left, right = st.columns([1.3, 1])
-    with left:
-        series = placement.map_series(row.config, found, axis)
+def _maps(row: Forecast, traffic: TrafficMap, axis: str) -> None:
+    map_column, link_column = st.columns([1.3, 1])
+    with map_column:
+        series = placement.map_series(row.config, traffic, axis)
         chart(
             placement.rank_map(series, axis),
             "plan-map",
             f"Which rank stands on which node, by group of {axis}",
         )
         st.caption("In a cell: rank · its group. Ranks of one group send to each other.")
-    with right:
-        links = placement.link_series(found, axis)
+    with link_column:
+        links = placement.link_series(traffic, axis)
         chart(
             placement.link_matrix(links, axis), "plan-links", f"Bytes of {axis} from node to node in a step"
         )
-    st.caption(f":material/cable: {words.escape(plan_text.traffic(found))}")
+    st.caption(f":material/cable: {words.escape(plan_text.traffic(traffic))}")
     if (mesh := compare(row.config, row.target)) is not None:
         st.caption(f":material/grid_on: {words.escape(plan_text.signatures(mesh))}")
         st.markdown("**What each axis divides**")
@@ -265,14 +271,14 @@ def _draw_track_record(record: Record) -> None:
         number_table(plan_text.track_record_columns(record.rows), "plan-held")
 
 
-def _command(asked: PlanQuery, more: dict[str, str]) -> None:
+def _command(query: PlanQuery, settings: dict[str, str]) -> None:
     """The same on the command line; a typed cluster is a file there."""
-    where = {HERE: "", TYPED: " --cluster FILE.toml"}.get(
-        asked.cluster, f" --cluster {asked.cluster} --nodes {asked.nodes}"
+    cluster_options = {HERE: "", TYPED: " --cluster FILE.toml"}.get(
+        query.cluster, f" --cluster {query.cluster} --nodes {query.nodes}"
     )
-    sizes = f"--global-batch {asked.batch} --sequence {asked.sequence}"
-    sets = "".join(f" --set {key}={value}" for key, value in more.items())
-    st.code(f"workbench plan --model {asked.model}{where} {sizes}{sets}", language="bash")
+    sizes = f"--global-batch {query.batch} --sequence {query.sequence}"
+    sets = "".join(f" --set {key}={value}" for key, value in settings.items())
+    st.code(f"workbench plan --model {query.model}{cluster_options} {sizes}{sets}", language="bash")
 
 
 if __name__ == "__main__":

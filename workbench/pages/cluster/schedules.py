@@ -49,8 +49,8 @@ def draw() -> None:
             "No run of this home has a pipeline: its schedule would be here, planned, simulated and measured."
         )
         return
-    chosen = st.selectbox("Run with a pipeline", [row.id for row in rows], key="plan-schedule-run", width=420)
-    _schedules(chosen)
+    run_id = st.selectbox("Run with a pipeline", [row.id for row in rows], key="plan-schedule-run", width=420)
+    _schedules(run_id)
 
 
 def _schedules(run: str) -> None:
@@ -58,26 +58,26 @@ def _schedules(run: str) -> None:
     if config is None:
         st.caption("The configuration of this run cannot be read.")
         return
-    chosen, skips = plan_of(config), skips_of(config)
-    measured, step = _measured_series(run, config, chosen)
+    plan, skips = plan_of(config), skips_of(config)
+    measured, step = _measured_series(run, config, plan)
     if measured is None or len(measured.bars) > MOST_ACTIONS:
         st.caption(
             "No schedule to draw: no step of this run has a record of every action of its first pipeline, or there are "
             "too many actions."
         )
         return
-    simulated = _simulated_series(config, chosen)
+    simulated = _simulated_series(config, plan)
     series = [
-        _planned_series(chosen, measured, relative_sizes(chosen, skips.layers) if skips else ()),
+        _planned_series(plan, measured, relative_sizes(plan, skips.layers) if skips else ()),
         *([simulated] if isinstance(simulated, TimedSeries) else []),
         measured,
     ]
-    longest = max(one.milliseconds for one in series)
-    for place, one in enumerate(series):
+    longest = max(drawn_series.milliseconds for drawn_series in series)
+    for place, drawn_series in enumerate(series):
         chart(
-            draw_timed(one, longest, f"{run}-{place}"),
+            draw_timed(drawn_series, longest, f"{run}-{place}"),
             f"plan-schedule-{place}",
-            f"{one.title}: actions of each rank",
+            f"{drawn_series.title}: actions of each rank",
         )
     st.caption(f":material/schedule: Step {step:,} of {run}.", help=HELP)
     if isinstance(simulated, str):
@@ -91,7 +91,7 @@ def _config(tree: Mapping[str, Any]) -> RunConfig | None:
         return None
 
 
-def _measured_series(run: str, config: RunConfig, chosen: Plan) -> tuple[TimedSeries | None, int]:
+def _measured_series(run: str, config: RunConfig, plan: Plan) -> tuple[TimedSeries | None, int]:
     """Of the step in the middle of those whose actions were recorded."""
     records = archive.records(Path(home()) / run / run_folder.RECORDS)
     pipeline = layout_of(config).groups("pp")[0]
@@ -100,35 +100,35 @@ def _measured_series(run: str, config: RunConfig, chosen: Plan) -> tuple[TimedSe
         return None, 0
     step = int(steps[len(steps) // 2])
     actions = pipeline_actions(records, step, pipeline)
-    return (timed_series("Measured", chosen, actions), step) if actions else (None, step)
+    return (timed_series("Measured", plan, actions), step) if actions else (None, step)
 
 
-def _planned_series(chosen: Plan, measured: TimedSeries, sizes: Sequence[float] = ()) -> TimedSeries:
+def _planned_series(plan: Plan, measured: TimedSeries, sizes: Sequence[float] = ()) -> TimedSeries:
     """At the median of what was measured of each kind of work, in seconds; of stages of several ``sizes``, of one of
     size 1.
     """
 
-    def median(work: Work, otherwise: float) -> float:
+    def median(work: Work, default: float) -> float:
         bars = [bar for bar in measured.bars if bar.work is work]
-        own = [bar.length / 1e3 / (sizes[bar.stage] if sizes else 1.0) for bar in bars]
-        return float(np.median(own)) if own else otherwise
+        lengths = [bar.length / 1e3 / (sizes[bar.stage] if sizes else 1.0) for bar in bars]
+        return float(np.median(lengths)) if lengths else default
 
     forward = median(Work.FORWARD, 0.0)
     backward = median(Work.BACKWARD, 0.0)
     costs = Costs(forward, backward, median(Work.INPUT, backward / 2), median(Work.WEIGHT, backward / 2))
     actions = [
         TimedAction(rank, action.work, action.micro_batch, action.stage, start, end - start)
-        for rank, spans in enumerate(simulate(chosen, costs, sizes).spans)
+        for rank, spans in enumerate(simulate(plan, costs, sizes).spans)
         for action, start, end in spans
     ]
-    return timed_series("Planned", chosen, actions)
+    return timed_series("Planned", plan, actions)
 
 
-def _simulated_series(config: RunConfig, chosen: Plan) -> TimedSeries | str:
+def _simulated_series(config: RunConfig, plan: Plan) -> TimedSeries | str:
     """Of this machine; or why it cannot be."""
     try:
         target = target_of(home(), None, None, layout_of(config).world_size).adapt_to_config(config)
-        found = simulate_config(config, target)
+        simulation = simulate_config(config, target)
     except InputError as error:
         return error.remedy
     actions = [
@@ -140,7 +140,7 @@ def _simulated_series(config: RunConfig, chosen: Plan) -> TimedSeries | str:
             span.start,
             span.end - span.start,
         )
-        for place in range(chosen.ranks)
-        for span in found.spans(place * found.step.replicas)
+        for place in range(plan.ranks)
+        for span in simulation.spans(place * simulation.step.replicas)
     ]
-    return timed_series("Simulated", chosen, actions)
+    return timed_series("Simulated", plan, actions)

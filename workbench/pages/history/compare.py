@@ -42,12 +42,12 @@ def page() -> None:
     if not rows:
         nothing_yet("There are no runs yet.", "workbench train examples/train.yaml")
         return
-    offered = [row.id for row in rows if row.purpose != "confirm"]  # a window is compared by a link to it
-    chosen = _choose_runs(offered, {row.id: _label(row.id, row.study, row.trial) for row in rows})
-    if len(chosen) < FEWEST:
+    run_ids = [row.id for row in rows if row.purpose != "confirm"]  # a window is compared by a link to it
+    selected_ids = _choose_runs(run_ids, {row.id: _label(row.id, row.study, row.trial) for row in rows})
+    if len(selected_ids) < FEWEST:
         st.info("Choose at least two runs.", icon=":material/compare_arrows:")
         return
-    draw_guarded(lambda: _draw(chosen))
+    draw_guarded(lambda: _draw(selected_ids))
 
 
 def _label(run: str, study: str | None, trial: str | None) -> str:
@@ -58,14 +58,14 @@ def _choose_runs(ids: list[str], labels: dict[str, str]) -> list[str]:
     """From the address once, afterwards from the chooser; what is gone is said, not dropped in silence."""
     linked = st.query_params.get(IDS, "")
     if linked != st.session_state.get("compare-linked"):
-        found, gone = _resolve_runs([part for part in linked.split(",") if part][:MOST])
-        st.session_state["compare-ids"], st.session_state["compare-gone"] = found, gone
+        linked_ids, problems = _resolve_runs([part for part in linked.split(",") if part][:MOST])
+        st.session_state["compare-ids"], st.session_state["compare-gone"] = linked_ids, problems
         st.session_state["compare-linked"] = linked
     _leave_out_deleted()
-    known = dict.fromkeys([*st.session_state.get("compare-ids", []), *ids[:MOST_OPTIONS]])
-    chosen = st.multiselect(
+    options = dict.fromkeys([*st.session_state.get("compare-ids", []), *ids[:MOST_OPTIONS]])
+    selected_ids = st.multiselect(
         "Runs, the first one is the measure",
-        list(known),
+        list(options),
         key="compare-ids",
         max_selections=MOST,
         # Who types fast and presses Enter gets what they typed, not all that is offered.
@@ -75,30 +75,30 @@ def _choose_runs(ids: list[str], labels: dict[str, str]) -> list[str]:
     )
     for line in st.session_state.get("compare-gone", []):
         st.warning(words.escape(line), icon=":material/link_off:")
-    st.session_state["compare-linked"] = st.query_params[IDS] = ",".join(chosen)
-    return list(chosen)
+    st.session_state["compare-linked"] = st.query_params[IDS] = ",".join(selected_ids)
+    return list(selected_ids)
 
 
 def _leave_out_deleted() -> None:
     """Of the chosen ones, those whose folder went away meanwhile: they are said to be gone."""
-    chosen = st.session_state.get("compare-ids", [])
-    deleted = [run for run in chosen if not (home() / run).is_dir()]
-    if deleted:
-        st.session_state["compare-ids"] = [run for run in chosen if run not in deleted]
-        lines = [f"{run} is not in this home any more: it was deleted" for run in deleted]
+    selected_ids = st.session_state.get("compare-ids", [])
+    deleted_ids = [run for run in selected_ids if not (home() / run).is_dir()]
+    if deleted_ids:
+        st.session_state["compare-ids"] = [run for run in selected_ids if run not in deleted_ids]
+        lines = [f"{run} is not in this home any more: it was deleted" for run in deleted_ids]
         st.session_state["compare-gone"] = [*st.session_state.get("compare-gone", []), *lines]
 
 
 def _resolve_runs(texts: Sequence[str]) -> tuple[list[str], list[str]]:
     """The runs that a link names, and a line for each that is not there."""
-    found: list[str] = []
-    gone: list[str] = []
+    run_ids: list[str] = []
+    problems: list[str] = []
     for text in texts:
         try:
-            found.append(compare.run_of(home(), text).id)
+            run_ids.append(compare.run_of(home(), text).id)
         except WorkbenchError as error:
-            gone.append(str(error))
-    return list(dict.fromkeys(found)), gone
+            problems.append(str(error))
+    return list(dict.fromkeys(run_ids)), problems
 
 
 @st.cache_data(ttl=_FRESH_SECONDS, show_spinner="Comparing", max_entries=16)
@@ -108,24 +108,26 @@ def _compare_runs(home_folder: str, ids: tuple[str, ...]) -> Comparison:
     return compare.compare(home(), views)
 
 
-def _draw(chosen: Sequence[str]) -> None:
-    compared = _compare_runs(str(home()), tuple(chosen))
-    letters = compare_text.names(compared)
-    table(compare_text.overview(compared), "compare-overview", _OVERVIEW)
-    for note in compared.notes:
+def _draw(run_ids: Sequence[str]) -> None:
+    comparison = _compare_runs(str(home()), tuple(run_ids))
+    letters = compare_text.names(comparison)
+    table(compare_text.overview(comparison), "compare-overview", _OVERVIEW)
+    for note in comparison.notes:
         st.caption(f":material/info: {words.escape(note[:1].upper() + note[1:])}.")
     st.header("Is it real?", anchor=False)
-    for pair in compared.pairs:
+    for pair in comparison.pairs:
         icon = {"better": "trending_up", "worse": "trending_down", "equal": "equal"}.get(pair.verdict, "help")
         st.markdown(f":material/{icon}: {words.escape(compare_text.pair(pair, letters))}")
     st.header("What differs in the configuration", anchor=False)
-    if compared.differences:
-        table(compare_text.differences(compared), "compare-differences")
-    same = f"{compared.same_keys:,} keys are the same in all of them."
-    st.caption(same if compared.differences else f"Nothing: all {compared.same_keys:,} keys are the same.")
-    _steps(compared, list(letters.values()))
-    _losses(compared, letters)
-    _study(compared, letters)
+    if comparison.differences:
+        table(compare_text.differences(comparison), "compare-differences")
+    same_text = f"{comparison.same_keys:,} keys are the same in all of them."
+    st.caption(
+        same_text if comparison.differences else f"Nothing: all {comparison.same_keys:,} keys are the same."
+    )
+    _steps(comparison, list(letters.values()))
+    _losses(comparison, letters)
+    _study(comparison, letters)
 
 
 _OVERVIEW = {
@@ -144,38 +146,38 @@ _OVERVIEW = {
 }
 
 
-def _steps(compared: Comparison, letters: list[str]) -> None:
+def _steps(comparison: Comparison, letters: list[str]) -> None:
     st.header("A step", anchor=False)
-    widest = compare_text.widest(compared.phases)
+    widest = compare_text.widest(comparison.phases)
     if widest is not None:
         st.caption(f"They are furthest apart in: {compare_text.part(widest.name)}.")
-    chart(figures.phases(compared.phases, letters), "compare-phases", "Parts of the mean step of each run")
-    number_table(compare_text.phase_columns(compared), "compare-phase-table")
-    drawing = figures.collectives(compared.collectives, letters)
+    chart(figures.phases(comparison.phases, letters), "compare-phases", "Parts of the mean step of each run")
+    number_table(compare_text.phase_columns(comparison), "compare-phase-table")
+    drawing = figures.collectives(comparison.collectives, letters)
     chart(drawing, "compare-collectives", "Exposed time and bytes of each collective in each run")
-    if compared.collectives:
-        columns = compare_text.collective_columns(compared.collectives, letters)
+    if comparison.collectives:
+        columns = compare_text.collective_columns(comparison.collectives, letters)
         number_table(columns, "compare-collective-table")
 
 
-def _losses(compared: Comparison, letters: dict[str, str]) -> None:
+def _losses(comparison: Comparison, letters: dict[str, str]) -> None:
     st.header("Loss", anchor=False)
-    against = st.segmented_control(
+    x_unit = st.segmented_control(
         "Against", figures.AGAINST, default="steps", required=True, key="compare-against"
     )
-    drawing = figures.losses(compared.losses, letters, against or "steps")
-    chart(drawing, f"compare-loss-{against}", f"Training loss of each run against {against}")
+    drawing = figures.losses(comparison.losses, letters, x_unit or "steps")
+    chart(drawing, f"compare-loss-{x_unit}", f"Training loss of each run against {x_unit}")
 
 
-def _study(compared: Comparison, letters: dict[str, str]) -> None:
+def _study(comparison: Comparison, letters: dict[str, str]) -> None:
     """Where all are of one study: where they stand among its trials."""
-    names = {side.study for side in compared.runs}
+    names = {side.study for side in comparison.runs}
     name = next(iter(names))
     if len(names) != 1 or name is None or not (home() / STUDIES / name).is_dir():
         return
-    found = study(name)
+    snapshot = study(name)
     st.header("Among all trials of their study", anchor=False)
-    trials, aim = found.result.trials, found.result.aim
+    trials, aim = snapshot.result.trials, snapshot.result.aim
     chart(
         figures.parallel(trials, aim, letters, name),
         "compare-parallel",

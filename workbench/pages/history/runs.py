@@ -79,8 +79,8 @@ def page() -> None:
         say_gone("id")
         nothing_yet("There are no runs yet.", "workbench train examples/train.yaml")
         return
-    folded = _asked_for_one([line.id for line in lines])
-    with _list(len(lines), folded=folded):
+    is_folded = _asked_for_one([line.id for line in lines])
+    with _list(len(lines), folded=is_folded):
         matches = _matching_lines(lines)
         if not matches:
             st.info("No run or study matches the filter.", icon=":material/filter_alt:")
@@ -88,9 +88,11 @@ def page() -> None:
         _table(matches[:MOST_OPTIONS])
         compare_link("runs-ticked")
         _omission_note(matches)
-    chosen = _run_chooser([line.id for line in matches], {line.id for line in lines})
-    kind = next(line.kind for line in lines if line.id == chosen)
-    draw_guarded(lambda: study_details.draw_study(chosen) if kind == "study" else details.draw_run(chosen))
+    selected_id = _run_chooser([line.id for line in matches], {line.id for line in lines})
+    kind = next(line.kind for line in lines if line.id == selected_id)
+    draw_guarded(
+        lambda: study_details.draw_study(selected_id) if kind == "study" else details.draw_run(selected_id)
+    )
 
 
 def _asked_for_one(ids: list[str]) -> bool:
@@ -140,9 +142,11 @@ def _run_line(row: RunRow) -> Line:
 
 def _study_line(row: StudyRow) -> Line:
     rate = row.best_value if row.objective in (None, "tokens_per_second") else None
-    done = f"{row.trials_done} of {row.trials_total} trials" if row.trials_total else ""
-    about, said = row.result_line or "", (row.tags, row.note)
-    return Line(row.name, "study", row.updated_unix, row.state, "", rate, None, done, about, *said)
+    done_text = f"{row.trials_done} of {row.trials_total} trials" if row.trials_total else ""
+    result_text, annotations = row.result_line or "", (row.tags, row.note)
+    return Line(
+        row.name, "study", row.updated_unix, row.state, "", rate, None, done_text, result_text, *annotations
+    )
 
 
 def _matching_lines(lines: list[Line]) -> list[Line]:
@@ -165,7 +169,7 @@ def _matching_lines(lines: list[Line]) -> list[Line]:
             help=tile_help.WINDOWS,
         )
         outcomes = sorted({line.outcome for line in lines})
-        wanted = st.pills(
+        wanted_outcomes = st.pills(
             "Ending",
             outcomes,
             selection_mode="multi",
@@ -173,16 +177,18 @@ def _matching_lines(lines: list[Line]) -> list[Line]:
             format_func=words.ending_words,
             bind="query-params",
         )
-        known = sorted({tag for line in lines for tag in line.tags})
-        tags = known and st.pills(
-            "Tag", known, selection_mode="multi", key="tags", bind="query-params", format_func=words.escape
+        all_tags = sorted({tag for line in lines for tag in line.tags})
+        tags = all_tags and st.pills(
+            "Tag", all_tags, selection_mode="multi", key="tags", bind="query-params", format_func=words.escape
         )
-    return [line for line in lines if matches(line, text or "", kind or LISTED_CHOICES[0], wanted, tags)]
+    return [
+        line for line in lines if matches(line, text or "", kind or LISTED_CHOICES[0], wanted_outcomes, tags)
+    ]
 
 
 def matches(line: Line, text: str, kind: str, outcomes: Sequence[str], tags: Sequence[str] = ()) -> bool:
     """Whether a line passes the filters; every word has to occur somewhere in it, and every tag is one of its."""
-    told = (
+    searched_texts = (
         line.id,
         line.layout,
         line.part_of,
@@ -191,7 +197,7 @@ def matches(line: Line, text: str, kind: str, outcomes: Sequence[str], tags: Seq
         *line.tags,
         words.ending_words(line.outcome),
     )
-    heap = " ".join(told).lower()
+    heap = " ".join(searched_texts).lower()
     right_kind = (
         line.kind != "window" if kind == LISTED_CHOICES[0] else kind.lower().startswith(line.kind[:3])
     )
@@ -203,45 +209,45 @@ def matches(line: Line, text: str, kind: str, outcomes: Sequence[str], tags: Seq
     )
 
 
-def _table(shown: list[Line]) -> None:
-    said: dict[str, list[Any]] = {
-        "tags": [line.tags for line in shown],
-        "your note": [line.said for line in shown],
+def _table(lines: list[Line]) -> None:
+    written_by_people: dict[str, list[Any]] = {
+        "tags": [line.tags for line in lines],
+        "your note": [line.said for line in lines],
     }
     st.dataframe(
         {
-            "id": [line.id for line in shown],
-            "kind": [line.kind for line in shown],
-            "when": [datetime.fromtimestamp(line.when) for line in shown],
-            "outcome": [[words.ending_words(line.outcome)] for line in shown],
-            "layout": [line.layout for line in shown],
-            "tokens/s": [line.rate for line in shown],
-            "step, ms": [line.step_milliseconds for line in shown],
-            "study": [line.part_of for line in shown],
-            "note": [line.note for line in shown],
-            **{title: values for title, values in said.items() if any(values)},
+            "id": [line.id for line in lines],
+            "kind": [line.kind for line in lines],
+            "when": [datetime.fromtimestamp(line.when) for line in lines],
+            "outcome": [[words.ending_words(line.outcome)] for line in lines],
+            "layout": [line.layout for line in lines],
+            "tokens/s": [line.rate for line in lines],
+            "step, ms": [line.step_milliseconds for line in lines],
+            "study": [line.part_of for line in lines],
+            "note": [line.note for line in lines],
+            **{title: values for title, values in written_by_people.items() if any(values)},
         },
         key="runs-table",
         hide_index=True,
-        height=table_height(len(shown), SHOWN_ROWS),
+        height=table_height(len(lines), SHOWN_ROWS),
         placeholder=words.NOTHING,
         column_config=_columns(),
-        on_select=lambda: _select(shown),
+        on_select=lambda: _select(lines),
         selection_mode="multi-row",
     )
 
 
-def _omission_note(shown: list[Line]) -> None:
+def _omission_note(lines: list[Line]) -> None:
     """What the table does not show of thousands, and all of it to download."""
-    if len(shown) <= MOST_OPTIONS:
+    if len(lines) <= MOST_OPTIONS:
         return
     with st.container(horizontal=True, vertical_alignment="center", key="runs-left-out"):
         st.caption(
-            f"Only the newest {MOST_OPTIONS:,} of {len(shown):,} are listed; the filter searches all of them."
+            f"Only the newest {MOST_OPTIONS:,} of {len(lines):,} are listed; the filter searches all of them."
         )
         st.download_button(
             "Download all as CSV",
-            lambda: as_csv(shown),
+            lambda: as_csv(lines),
             file_name="runs.csv",
             mime="text/csv",
             key="runs-csv",
@@ -254,11 +260,11 @@ def _omission_note(shown: list[Line]) -> None:
 def as_csv(lines: Sequence[Line]) -> str:
     """Lines as a file, times as ISO 8601 in UTC."""
     text = io.StringIO()
-    out = csv.writer(text, lineterminator="\n")
-    out.writerow(Line._fields)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Line._fields)
     for line in lines:
-        when = datetime.fromtimestamp(line.when, UTC).isoformat(timespec="seconds")
-        out.writerow([when if name == "when" else value for name, value in line._asdict().items()])
+        date = datetime.fromtimestamp(line.when, UTC).isoformat(timespec="seconds")
+        writer.writerow([date if name == "when" else value for name, value in line._asdict().items()])
     return text.getvalue()
 
 
@@ -284,21 +290,21 @@ def _columns() -> dict[str, Any]:
 def _select(lines: list[Line]) -> None:
     """The row that was ticked last is shown below; several are for comparing."""
     rows = st.session_state["runs-table"]["selection"]["rows"]
-    ticked = [lines[row].id for row in rows if row < len(lines)]
+    ticked_ids = [lines[row].id for row in rows if row < len(lines)]
     before = st.session_state.get("runs-ticked", [])
-    new = [name for name in ticked if name not in before] or ticked
+    new = [name for name in ticked_ids if name not in before] or ticked_ids
     if new:
         st.session_state["id"] = new[-1]
-    st.session_state["runs-ticked"] = ticked
+    st.session_state["runs-ticked"] = ticked_ids
 
 
-def _run_chooser(run_ids: list[str], everything: set[str]) -> str:
+def _run_chooser(run_ids: list[str], listed_ids: set[str]) -> str:
     """Of those that match the filter."""
     ids = limit_options("id", run_ids)
-    restore_choice("id", ids, hidden=everything)
-    chosen = st.selectbox("Details of", ids, key="id", width=420)
-    save_choice("id", chosen)
-    return chosen
+    restore_choice("id", ids, hidden_options=listed_ids)
+    selected_id = st.selectbox("Details of", ids, key="id", width=420)
+    save_choice("id", selected_id)
+    return selected_id
 
 
 if __name__ == "__main__":

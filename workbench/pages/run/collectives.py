@@ -37,7 +37,7 @@ def draw_collectives(snapshot: Snapshot, summary: RunSummary) -> None:
         lambda: base.collectives(steps.collective_series(rows), snapshot.id),
         "run-collectives",
         "Collectives per step and rank",
-        snapshot.look,
+        snapshot.version,
         summary.measured_steps,
     )
     st.caption(f"Means over ranks and the {summary.detailed_steps:,} measured steps in detail.")

@@ -57,8 +57,8 @@ def start_run() -> None:
             return
         rows = run_rows()
         names = [USUAL, FILE, *limit_options("run-new-from", [row.id for row in rows])[:50]]
-        chosen = st.selectbox("Begin with the values of", names, key="run-new-from", width=420)
-        given = _import_form() if chosen == FILE else None
+        origin = st.selectbox("Begin with the values of", names, key="run-new-from", width=420)
+        imported = _import_form() if origin == FILE else None
         text = st.text_area(
             "Changes, KEY=VALUE, one a line",
             key="run-new-changes",
@@ -66,15 +66,15 @@ def start_run() -> None:
             height=120,
             width=420,
         )
-        config, problem = _check_config(chosen, text or "", given)
+        config, problem = _check_config(origin, text or "", imported)
         if config is None:
             wrong_value(problem)
         else:
             st.caption(f":material/check: Legal: {words.escape(_meaning(config))}.")
             gauge.draw(config)
-        look = {"icon": ":material/play_arrow:", "type": "primary", "disabled": config is None}
+        button_look = {"icon": ":material/play_arrow:", "type": "primary", "disabled": config is None}
         with st.container(horizontal=True, key="run-new-buttons"):
-            if button_pressed(st.button, "Start", "run-new-start", **look) and config is not None:
+            if button_pressed(st.button, "Start", "run-new-start", **button_look) and config is not None:
                 _start(config)
                 st.rerun()
             dry = {"icon": ":material/fact_check:", "disabled": config is None, "help": _DRY_HELP}
@@ -87,7 +87,7 @@ def start_run() -> None:
 
 def _import_form() -> dict[str, Any] | None:
     """A public trainer's own file, as ``workbench import`` reads it; nothing in it runs."""
-    given = st.file_uploader(
+    upload = st.file_uploader(
         "A trainer's configuration file",
         key="run-new-file",
         width=420,
@@ -104,33 +104,35 @@ def _import_form() -> dict[str, Any] | None:
         width=420,
         placeholder="as the file says",
     )
-    if given is None:
+    if upload is None:
         return None
     try:
-        found = importing.read_given(given.name, given.getvalue(), None if form == _DETECTED else form, ranks)
+        imported = importing.read_upload(
+            upload.name, upload.getvalue(), None if form == _DETECTED else form, ranks
+        )
     except InputError as error:
         wrong_value(str(error))
         return None
-    count = words.several(len(found.values), "values")
-    icon_note("check", f"{found.format}, {words.several(found.ranks, 'ranks')}, {count}")
-    if found.left_out:
-        left = "; ".join(f"{key}={value}" for key, value in found.left_out.items())
-        icon_note("info", f"No settings here, and left out: {left}")
-    return importing.tree(found.values)
+    count = words.several(len(imported.values), "values")
+    icon_note("check", f"{imported.format}, {words.several(imported.ranks, 'ranks')}, {count}")
+    if imported.left_out:
+        left_out = "; ".join(f"{key}={value}" for key, value in imported.left_out.items())
+        icon_note("info", f"No settings here, and left out: {left_out}")
+    return importing.tree(imported.values)
 
 
-def _check_config(chosen: str, text: str, given: dict[str, Any] | None) -> tuple[RunConfig | None, str]:
+def _check_config(origin: str, text: str, imported: dict[str, Any] | None) -> tuple[RunConfig | None, str]:
     """By the rules that hold before ranks start, as far as they can be checked without running anybody's code: this
     is done at each keystroke. The values go into a file, never into a command.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     try:
-        if chosen == FILE:
-            if given is None:
+        if origin == FILE:
+            if imported is None:
                 return None, "give a file that can be read"
-            tree = given
+            tree = imported
         else:
-            tree = {} if chosen == USUAL else read_tree(home() / chosen / run_folder.CONFIG, "config")
+            tree = {} if origin == USUAL else read_tree(home() / origin / run_folder.CONFIG, "config")
         for key, value in assignments(lines).items():
             set_dotted(tree, key, value)
         return check_tree(tree, import_workload=False), ""
@@ -141,12 +143,14 @@ def _check_config(chosen: str, text: str, given: dict[str, Any] | None) -> tuple
 def _meaning(config: RunConfig) -> str:
     degrees = config.parallel.model_dump()
     ranks = words.layout({name: degrees[name] for name in ("dp", "tp", "pp", "cp", "ep", "zero_stage")})
-    known, limit = config.train.known_steps, config.train.seconds
-    steps = f"the steps of {words.seconds(limit)}" if known is None else words.several(known, "steps")
-    told = f"{ranks}, {steps} of {words.several(config.batch.global_batch, 'sequences')}"
+    step_count, limit = config.train.known_steps, config.train.seconds
+    steps = (
+        f"the steps of {words.seconds(limit)}" if step_count is None else words.several(step_count, "steps")
+    )
+    summary = f"{ranks}, {steps} of {words.several(config.batch.global_batch, 'sequences')}"
     if is_decoder(config.model):
-        return told
-    return f"{told}; {config.model.workload} is looked at once the run starts"
+        return summary
+    return f"{summary}; {config.model.workload} is looked at once the run starts"
 
 
 def _file_of(config: RunConfig) -> Path:
@@ -163,21 +167,21 @@ def _start(config: RunConfig) -> None:
 
 def follow_start() -> None:
     """How the run that this browser started began: its name once it has one, or why it did not."""
-    begun = st.session_state.get(STARTED)
-    if begun is None:
+    start = st.session_state.get(STARTED)
+    if start is None:
         return
-    job = jobs.find(home(), begun[0])
+    job = jobs.find(home(), start[0])
     if job is None:
         return
-    mine = next((row.id for row in run_rows() if row.owner and row.owner.get("pid") == job.pid), None)
-    if mine is not None:
+    run_id = next((row.id for row in run_rows() if row.owner and row.owner.get("pid") == job.pid), None)
+    if run_id is not None:
         st.session_state.pop(STARTED)
-        remember("run-new", f"{mine} is running.", refused=False)
-        st.session_state["id"] = mine
+        remember("run-new", f"{run_id} is running.", is_refused=False)
+        st.session_state["id"] = run_id
         st.rerun()
     elif not job.alive:
         st.session_state.pop(STARTED)
-        remember("run-new", f"The run did not start: {jobs.last_error(job)}", refused=True)
+        remember("run-new", f"The run did not start: {jobs.last_error(job)}", is_refused=True)
         st.rerun()
     else:
         st.fragment(_wait, run_every=1.0)()
@@ -185,11 +189,7 @@ def follow_start() -> None:
 
 def dry_run_result() -> None:
     """What the dry run that this browser asked for found, until somebody says that it was read."""
-    job = jobs.find(home(), st.session_state.get(DRY_RUN))
-    if job is None:
-        return
-    if job.alive:
-        st.fragment(_watch, run_every=1.0)(job.id, "The ranks are built without devices.")
+    if (job := _ended_job(DRY_RUN, "The ranks are built without devices.")) is None:
         return
     with st.container(border=True, key="run-dry-shown"):
         problem = jobs.refusal(job)
@@ -207,8 +207,8 @@ def _wait() -> None:
 
 
 def _has_begun() -> bool:
-    begun = st.session_state.get(STARTED)
-    job = jobs.find(home(), begun[0]) if begun else None
+    start = st.session_state.get(STARTED)
+    job = jobs.find(home(), start[0]) if start else None
     pids = [row.owner.get("pid") for row in run_rows() if row.owner]
     return job is None or not job.alive or job.pid in pids
 
@@ -216,11 +216,11 @@ def _has_begun() -> bool:
 def steer(view: RunView) -> None:
     """Buttons of a run that goes on; what became of the last click is kept as the answer of ``run-ID``."""
     target = Target("run", view.id, view.folder)
-    about = "Ends after its next step, in good order; it can be continued where checkpoints are kept."
-    if button_pressed(st.button, "Stop", "run-stop", icon=":material/stop:", help=about):
+    help_text = "Ends after its next step, in good order; it can be continued where checkpoints are kept."
+    if button_pressed(st.button, "Stop", "run-stop", icon=":material/stop:", help=help_text):
         _ask(target, "stop")
-    about = "Each rank writes what is in its memory, with who asked for it, over the next step."
-    if button_pressed(st.button, "Memory snapshot", "run-snapshot", icon=":material/memory:", help=about):
+    help_text = "Each rank writes what is in its memory, with who asked for it, over the next step."
+    if button_pressed(st.button, "Memory snapshot", "run-snapshot", icon=":material/memory:", help=help_text):
         _ask(target, SNAPSHOT)
 
 
@@ -229,13 +229,13 @@ def _ask(target: Target, action: str) -> None:
     try:
         if action == SNAPSHOT:
             send(target.folder, action, control.arguments_of(target, action, []), by="page")
-            text, refused = "A snapshot was asked for; how far it is stands under Host.", False
+            text, is_refused = "A snapshot was asked for; how far it is stands under Host.", False
         else:
-            reply = control.ask(target, action, {}, by="page", patience=_PATIENCE_SECONDS)
-            text, refused = f"{reply.text}.", reply.accepted is False
+            reply = control.ask(target, action, {}, sender="page", patience=_PATIENCE_SECONDS)
+            text, is_refused = f"{reply.text}.", reply.accepted is False
     except InputError as error:
-        text, refused = str(error), True
-    remember(f"run-{target.id}", text, refused=refused)
+        text, is_refused = str(error), True
+    remember(f"run-{target.id}", text, is_refused=is_refused)
 
 
 def make_room() -> None:
@@ -246,24 +246,33 @@ def make_room() -> None:
         days = st.number_input(
             "Runs that ended more than so many days ago", 1, 10_000, 30, key="prune-days", width=420
         )
-        too = st.checkbox("Their checkpoints, too, which cannot be made again", key="prune-checkpoints")
-        asked = (int(days), bool(too))
-        arguments = ["prune", "--older-than", f"{int(days)}d", *(["--checkpoints"] if too else [])]
+        with_checkpoints = st.checkbox(
+            "Their checkpoints, too, which cannot be made again", key="prune-checkpoints"
+        )
+        limits = (int(days), bool(with_checkpoints))
+        arguments = [
+            "prune",
+            "--older-than",
+            f"{int(days)}d",
+            *(["--checkpoints"] if with_checkpoints else []),
+        ]
         if button_pressed(st.button, "Show what would go", "prune-look", icon=":material/search:"):
             st.session_state[_WOULD_GO] = (
-                asked,
-                maintenance.prune(home(), maintenance.limits(f"{int(days)}d", None, too), apply=False),
+                limits,
+                maintenance.prune(
+                    home(), maintenance.limits(f"{int(days)}d", None, with_checkpoints), apply=False
+                ),
             )
-        shown, would = st.session_state.get(_WOULD_GO, (None, None))
-        if would is not None and shown == asked:
-            _remove(would, arguments)
+        limits_shown, removal = st.session_state.get(_WOULD_GO, (None, None))
+        if removal is not None and limits_shown == limits:
+            _remove(removal, arguments)
 
 
-def _remove(would: PruneResult, arguments: list[str]) -> None:
-    size = f"{would.freed_bytes / 1e6:,.1f} MB"
-    st.caption(f"{size} of {words.several(len(would.runs), 'runs')} would go. Results stay.")
+def _remove(removal: PruneResult, arguments: list[str]) -> None:
+    size = f"{removal.freed_bytes / 1e6:,.1f} MB"
+    st.caption(f"{size} of {words.several(len(removal.runs), 'runs')} would go. Results stay.")
     label = f"Remove {size}"
-    if button_pressed(st.button, label, "prune-apply", icon=":material/delete:", disabled=not would.runs):
+    if button_pressed(st.button, label, "prune-apply", icon=":material/delete:", disabled=not removal.runs):
         st.session_state.pop(_WOULD_GO)
         st.session_state[PRUNING] = jobs.start(home(), [*arguments, "--apply"]).id
         st.rerun()
@@ -271,21 +280,26 @@ def _remove(would: PruneResult, arguments: list[str]) -> None:
 
 def pruning_result() -> None:
     """How the removal that this browser asked for ended."""
-    job = jobs.find(home(), st.session_state.get(PRUNING))
-    if job is None:
-        return
-    if job.alive:
-        st.fragment(_watch, run_every=1.0)(job.id, "Old records are being removed.")
+    if (job := _ended_job(PRUNING, "Old records are being removed.")) is None:
         return
     st.session_state.pop(PRUNING)
     lines = jobs.last_lines(job.log) or ["it ended without any output"]
-    refused = any(line.startswith(("error:", "note:")) for line in lines)
-    remember("prune", lines[-1].removeprefix("error: "), refused=refused)
+    is_refused = any(line.startswith(("error:", "note:")) for line in lines)
+    remember("prune", lines[-1].removeprefix("error: "), is_refused=is_refused)
     st.rerun()
 
 
-def _watch(job_id: str, what: str) -> None:
-    icon_note("hourglass_top", what)
+def _ended_job(key: str, caption: str) -> jobs.Job | None:
+    """The job that this browser keeps under a key, once it has ended; until then the page says that it goes on."""
+    job = jobs.find(home(), st.session_state.get(key))
+    if job is None or not job.alive:
+        return job
+    st.fragment(_watch, run_every=1.0)(job.id, caption)
+    return None
+
+
+def _watch(job_id: str, caption: str) -> None:
+    icon_note("hourglass_top", caption)
     job = jobs.find(home(), job_id)
     if job is None or not job.alive:
         st.rerun()

@@ -43,7 +43,7 @@ SHORT_LOG = 22
 
 
 def draw_run(run_id: str) -> None:
-    """The run's headline, then one view of it."""
+    """The run's headline, then one section of it."""
     records, view = snapshot(run_id), runs.load(home() / run_id)
     summary = summary_of(view) or _empty_summary(view)
     _headline(view)
@@ -54,7 +54,7 @@ def draw_run(run_id: str) -> None:
     metrics(numbers(summary), "run-numbers")
     verdicts.draw(run_id, summary, records.config)
     for tab, draw in zip(
-        st.tabs(list(VIEWS), key="section", bind="query-params"), VIEWS.values(), strict=True
+        st.tabs(list(SECTIONS), key="section", bind="query-params"), SECTIONS.values(), strict=True
     ):
         if tab.open:
             with tab:
@@ -104,8 +104,8 @@ def _ending(view: RunView) -> None:
     place = ", ".join(part for part in (f"rank {rank}" if rank is not None else "", phase or "") if part)
     ending = f"**{words.ending_words(view.outcome)}**" + (f" ({place})" if place else "")
     color, icon = words.look(view.outcome or "")
-    show = st.error if color == "red" else st.warning if color == "orange" else st.info
-    show(f"{ending}: {words.escape(view.reason or '—')}", icon=icon)
+    draw_box = st.error if color == "red" else st.warning if color == "orange" else st.info
+    draw_box(f"{ending}: {words.escape(view.reason or '—')}", icon=icon)
     if view.last_lines:
         st.code("\n".join(view.last_lines), language=None)
 
@@ -114,7 +114,7 @@ def numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
     """The tiles of a run."""
     step, rates = summary.step_seconds, summary.tokens_per_second_interval
     phases = add_between(summary.phases, summary.between_seconds or 0.0)
-    exposed = phases["communication_exposed"] / sum(phases.values()) if phases else None
+    exposed_share = phases["communication_exposed"] / sum(phases.values()) if phases else None
     losses = [loss for loss in summary.losses if loss is not None]
     mfu = summary.mfu
     name = "" if summary.workload in (None, "decoder") else f"{summary.workload}; "
@@ -127,7 +127,7 @@ def numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
             words.seconds(step.mean if step else None),
             f"median {words.seconds(step.median)}, p95 {words.seconds(step.p95)}" if step else "",
         ),
-        "Communication": (words.percent(exposed), "of the mean step spent waiting for it"),
+        "Communication": (words.percent(exposed_share), "of the mean step spent waiting for it"),
         "Peak memory": (words.gib(summary.peak_memory_bytes), run_text.peak_memory_rank(summary)),
         "Last loss": (
             words.loss(losses[-1] if losses else None),
@@ -151,7 +151,7 @@ def _roofline(view: RunView, records: Snapshot, summary: RunSummary) -> None:
         lambda: roofline.draw(series, view.id),
         "run-roofline",
         "Products on the roofline, and collectives by size",
-        records.look,
+        records.version,
         summary.measured_steps,
     )
     st.caption(f":material/info: {words.escape(roofline.roofline_note(series))}", help=roofline.HELP)
@@ -160,15 +160,15 @@ def _roofline(view: RunView, records: Snapshot, summary: RunSummary) -> None:
 def _held_out(summary: RunSummary) -> str:
     if summary.validation_loss is None:
         return "no validation loss"
-    told = f"validation {words.loss(summary.validation_loss)}"
-    return f"{told}, {found}" if (found := run_text.metric(summary)) else told
+    loss_text = f"validation {words.loss(summary.validation_loss)}"
+    return f"{loss_text}, {metric_text}" if (metric_text := run_text.metric(summary)) else loss_text
 
 
 def _step_time(view: RunView, records: Snapshot, summary: RunSummary) -> None:
     run_steps.draw_steps(records, summary, view.changes)
     if summary.batches_ahead:
-        told = step.batches_ahead(summary.batches_ahead)
-        st.caption(f":material/dataset: Batches: {words.escape(told)}.")
+        batches_text = step.batches_ahead(summary.batches_ahead)
+        st.caption(f":material/dataset: Batches: {words.escape(batches_text)}.")
     settings.draw_schedule(records.config)
 
 
@@ -190,17 +190,17 @@ def _loss_and_memory(view: RunView, records: Snapshot, summary: RunSummary) -> N
             ),
             "run-loss",
             "Training loss per step",
-            records.look,
+            records.version,
             summary.measured_steps,
         )
     with right:
         host.memory(records, "run-memory")
     if view.job is None:
-        quality.draw(view, summary, records.look)
+        quality.draw(view, summary, records.version)
         quality.draw_adapted(summary)
         quality.draw_partial(summary)
-        quality.draw_tasks(summary, records.look)
-        quality.draw_experts(summary, records.look)
+        quality.draw_tasks(summary, records.version)
+        quality.draw_experts(summary, records.version)
         quality.draw_sequences(summary)
         quality.draw_update(summary)
         host.draw_memory(records.config, summary.peak_memory_bytes)
@@ -245,15 +245,15 @@ def _logs(view: RunView, *_: object) -> None:
     if not logs:
         st.caption("No log was written.")
         return
-    chosen = st.selectbox("Log of", [log.stem for log in logs], key="run-log", width=240)
-    log = next((log for log in logs if log.stem == chosen), logs[0])
+    log_name = st.selectbox("Log of", [log.stem for log in logs], key="run-log", width=240)
+    log = next((log for log in logs if log.stem == log_name), logs[0])
     lines = jobs.last_lines(log, LOG_LINES)
     height: Literal["content"] | int = "content" if len(lines) <= SHORT_LOG else 480
     st.code("\n".join(lines) or "(empty)", language=None, height=height)
 
 
-#: Name of a view, which the address keeps, -> what draws it. Only the one that is open is drawn.
-VIEWS: dict[str, Callable[[RunView, Snapshot, RunSummary], None]] = {
+#: Name of a section, which the address keeps, -> what draws it. Only the one that is open is drawn.
+SECTIONS: dict[str, Callable[[RunView, Snapshot, RunSummary], None]] = {
     "Step time": _step_time,
     "Anatomy": _anatomy,
     "Collectives": _collectives,

@@ -44,7 +44,7 @@ def draw(snapshot: Snapshot, summary: RunSummary) -> None:
     if summary.gpus:
         number_table(quantities.gpu_columns(summary.gpus, len(snapshot.hosts) > 1), "run-gpu-table")
     gpu_troubles(snapshot)
-    chosen = st.segmented_control(
+    selected = st.segmented_control(
         "GPU",
         numbers,
         default=numbers[0],
@@ -52,21 +52,24 @@ def draw(snapshot: Snapshot, summary: RunSummary) -> None:
         key="run-gpu",
         format_func=lambda number: f"GPU {number}",
     )
-    number = chosen if chosen is not None else numbers[0]
+    number = selected if selected is not None else numbers[0]
     columns = st.columns(2)
-    for place, (make, alt) in enumerate(CHARTS.items()):
+    for place, (make_figure, alt) in enumerate(CHARTS.items()):
         with columns[place % 2]:
             shared_chart(
-                partial(_draw, make, snapshot, number, read_by),
-                f"run-gpu-{make.__name__}",
+                partial(_draw, make_figure, snapshot, number, read_by),
+                f"run-gpu-{make_figure.__name__}",
                 alt,
-                snapshot.look,
+                snapshot.version,
                 number,
             )
 
 
 def _draw(
-    make: Callable[[gpu.GpuDetail, str], go.Figure], snapshot: Snapshot, number: int, read_by: gpu.Source
+    make_figure: Callable[[gpu.GpuDetail, str], go.Figure],
+    snapshot: Snapshot,
+    number: int,
+    read_by: gpu.Source,
 ) -> go.Figure:
     detail = gpu.detail(snapshot.gpu, number, snapshot.status.began_unix, read_by)
-    return make(detail, f"{snapshot.id}-{number}")
+    return make_figure(detail, f"{snapshot.id}-{number}")

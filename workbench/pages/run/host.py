@@ -43,7 +43,7 @@ def draw_host(snapshot: Snapshot, summary: RunSummary) -> None:
         ),
         "run-traffic",
         "Network by interface, and disk",
-        snapshot.look,
+        snapshot.version,
     )
     if snapshot.interfaces:
         ranks = snapshot.status.world_size or 0
@@ -51,29 +51,29 @@ def draw_host(snapshot: Snapshot, summary: RunSummary) -> None:
             lambda: host.interfaces(host.interface_series(snapshot.interfaces, start, ranks), snapshot.id),
             "run-interfaces",
             "Network of the ranks' own interfaces",
-            snapshot.look,
+            snapshot.version,
         )
         links(snapshot)
     if summary.networks:
-        told = words.escape(step.networks(summary.networks))
+        networks_text = words.escape(step.networks(summary.networks))
         st.caption(
-            f":material/lan: {words.escape(f'What groups send over, by where their members are: {told}.')}"
+            f":material/lan: {words.escape(f'What groups send over, by where their members are: {networks_text}.')}"
         )
     for event in snapshot.launcher_events:
         if event.kind == "readings_missing":
-            missing = "; ".join(event.data.get("functions") or [])
-            icon_note("warning", f"Not available: {missing}.")
+            functions = "; ".join(event.data.get("functions") or [])
+            icon_note("warning", f"Not available: {functions}.")
         if event.kind == "sampler":
             icon_note("info", _cost(event.data, snapshot))
 
 
 def links(snapshot: Snapshot) -> None:
     """How much of each link's rate the ranks use."""
-    used = host.link_uses(snapshot)
-    if not used:
+    uses = host.link_uses(snapshot)
+    if not uses:
         return
     number = st.column_config.NumberColumn(format="%,.2f")
-    columns = {name: [getattr(row, field) for row in used] for name, field in host.TITLES.items()}
+    columns = {name: [getattr(row, field) for row in uses] for name, field in host.TITLES.items()}
     formats = {name: number for name in columns if "/s" in name or "%" in name}
     table(columns, "run-links", formats)
 
@@ -94,11 +94,11 @@ def processors(snapshot: Snapshot, page: str) -> None:
             lambda: host.cores(host.core_series(snapshot.cores, start), snapshot.id),
             f"{page}-cores",
             "How busy each core was over time",
-            snapshot.look,
+            snapshot.version,
         )
     with right:
         shared_chart(
-            lambda: _shares(snapshot), f"{page}-shares", "Share of the processors by rank", snapshot.look
+            lambda: _shares(snapshot), f"{page}-shares", "Share of the processors by rank", snapshot.version
         )
 
 
@@ -109,7 +109,7 @@ def readings(snapshot: Snapshot, key: str) -> None:
         lambda: host.readings(snapshot.host, snapshot.processes, start, snapshot.id),
         key,
         host.readings_label(),
-        snapshot.look,
+        snapshot.version,
     )
 
 
@@ -133,7 +133,7 @@ def memory(snapshot: Snapshot, key: str) -> None:
         lambda: host.memory(host.memory_series(snapshot.memory, snapshot.status.began_unix), snapshot.id),
         key,
         "Memory by rank over time, with the peak",
-        snapshot.look,
+        snapshot.version,
     )
 
 
@@ -167,8 +167,8 @@ def draw_memory_plans(plans: Sequence[MemoryPlanRow]) -> None:
     with st.container(border=True, key="run-memory-plan"):
         st.markdown("**Plan of activations**")
         for row in plans:
-            told = step.memory_plan(row)
-            icon_note("stacks", f"{told[:1].upper()}{told[1:]}.")
+            plan_text = step.memory_plan(row)
+            icon_note("stacks", f"{plan_text[:1].upper()}{plan_text[1:]}.")
             number_table(step.memory_plan_columns(row), f"run-memory-plan-{row.stage}")
 
 
@@ -196,15 +196,16 @@ def _peak_comparison(row: Footprint, peak_bytes: int | None) -> str:
     """Which rank it is, and what was measured."""
     stages = ", ".join(map(str, row.stages))
     flying = "1 micro-batch" if row.in_flight == 1 else f"{row.in_flight:,g} micro-batches"
-    where = f"Rank {row.rank:,} (stage {stages}), which holds most, with {flying} in flight."
-    moved = (
+    rank_text = f"Rank {row.rank:,} (stage {stages}), which holds most, with {flying} in flight."
+    offload_text = (
         f" Offloading keeps another {words.gib(row.host_bytes)} in the host's memory."
         if row.host_bytes
         else ""
     )
     if peak_bytes is None:
-        return where + moved
+        return rank_text + offload_text
     return (
-        f"{where}{moved} Measured at the peak of the largest rank: **{words.gib(peak_bytes)}**. On a CPU that is the "
-        "whole process, with Python, torch and what kernels need for themselves; on a GPU what tensors take."
+        f"{rank_text}{offload_text} Measured at the peak of the largest rank: **{words.gib(peak_bytes)}**. On a CPU "
+        "that is the whole process, with Python, torch and what kernels need for themselves; on a GPU what "
+        "tensors take."
     )

@@ -42,8 +42,8 @@ def draw_trained(config: Mapping[str, Any], summary: RunSummary) -> None:
     """
     draw_adapted(summary)
     draw_partial(summary)
-    if summary.adapted is None and (told := step.adapter_text(config.get("train") or {})):
-        icon_note("tune", told)
+    if summary.adapted is None and (text := step.adapter_text(config.get("train") or {})):
+        icon_note("tune", text)
     if summary.update is not None:
         icon_note("memory", f"{step.update(summary.update)}.")
 
@@ -51,15 +51,15 @@ def draw_trained(config: Mapping[str, Any], summary: RunSummary) -> None:
 def draw_adapted(summary: RunSummary) -> None:
     """What was trained beside a frozen model; nothing where all of it learned."""
     if summary.adapted is not None:
-        told = step.adapted_text(summary.adapted)
-        icon_note("tune", f"{told[:1].upper()}{told[1:]}.")
+        text = step.adapted_text(summary.adapted)
+        icon_note("tune", f"{text[:1].upper()}{text[1:]}.")
 
 
 def draw_partial(summary: RunSummary) -> None:
     """What steps leave out of their products; nothing where these are whole."""
     if summary.partial_products is not None:
-        told = step.partial_products(summary.partial_products)
-        icon_note("content_cut", f"{told[:1].upper()}{told[1:]}.")
+        text = step.partial_products(summary.partial_products)
+        icon_note("content_cut", f"{text[:1].upper()}{text[1:]}.")
 
 
 def draw_tasks(summary: RunSummary, look: str) -> None:
@@ -90,8 +90,8 @@ def draw_experts(summary: RunSummary, look: str) -> None:
     )
     number_table(step.expert_columns(summary.experts), "run-expert-table")
     for row in summary.expert_slots:
-        told = step.expert_slots(row)
-        icon_note("stacks", f"{told[:1].upper()}{told[1:]}.")
+        text = step.expert_slots(row)
+        icon_note("stacks", f"{text[:1].upper()}{text[1:]}.")
 
 
 def draw_sequences(summary: RunSummary) -> None:
@@ -99,8 +99,8 @@ def draw_sequences(summary: RunSummary) -> None:
     if groups := summary.sequence_groups:
         st.markdown("**Whole documents**")
         number_table(run_text.document_columns(groups), "run-sequence-table")
-        told = run_text.shared_documents(groups, summary.sequence_plans)
-        icon_note("article", f"{told[:1].upper()}{told[1:]}.")
+        text = run_text.shared_documents(groups, summary.sequence_plans)
+        icon_note("article", f"{text[:1].upper()}{text[1:]}.")
 
 
 def draw_update(summary: RunSummary) -> None:
@@ -108,8 +108,8 @@ def draw_update(summary: RunSummary) -> None:
     if (row := summary.update) is not None:
         st.markdown("**Trained within a budget**")
         number_table(step.update_columns(row), "run-update-table")
-        told = step.update(row)
-        icon_note("memory", f"{told[:1].upper()}{told[1:]}.")
+        text = step.update(row)
+        icon_note("memory", f"{text[:1].upper()}{text[1:]}.")
 
 
 def _baseline_comparison(run: str, state: str) -> None:

@@ -34,8 +34,8 @@ def draw_schedule(config: Mapping[str, Any]) -> None:
     if len(series.bars) > MOST_ACTIONS:
         st.caption(f"The schedule has {len(series.bars):,} actions, too many to draw here.")
         return
-    about = "Pipeline schedule: actions of each rank over time"
-    shared_chart(lambda: schedule(series), "run-schedule", about, text)
+    alt_text = "Pipeline schedule: actions of each rank over time"
+    shared_chart(lambda: schedule(series), "run-schedule", alt_text, text)
     st.caption(
         "Drawn from the lists that the ranks executed, with a backward twice as long as a forward; measured seconds "
         "are above."
@@ -78,12 +78,12 @@ def draw_job(job: ForeignJob) -> None:
 def draw_configuration(config: Mapping[str, Any]) -> None:
     """What differs from the defaults first; the exact file on request."""
     flat, usual = flatten(dict(config)), RunConfig().flat()
-    changed = {key: value for key, value in flat.items() if usual.get(key) != value}
+    changed_values = {key: value for key, value in flat.items() if usual.get(key) != value}
     st.markdown("**Settings that differ from the defaults**")
-    if changed:
-        values = [words.value(value) for value in changed.values()]
-        defaults = [words.value(usual.get(key)) for key in changed]
-        table({"key": list(changed), "value": values, "default": defaults}, "run-changed")
+    if changed_values:
+        values = [words.value(value) for value in changed_values.values()]
+        defaults = [words.value(usual.get(key)) for key in changed_values]
+        table({"key": list(changed_values), "value": values, "default": defaults}, "run-changed")
     else:
         st.caption("None: every value is the default.")
     with st.expander("Full configuration"):

@@ -26,19 +26,19 @@ _BELOW = (
 
 def draw(run: str, summary: RunSummary, config: Mapping[str, Any]) -> None:
     """Nothing for a run that measured no step."""
-    findings, own = summary.findings, _thresholds(config)
+    findings, usual_thresholds = summary.findings, _thresholds(config)
     if not findings:
         _cards(summary.verdicts)
         return
-    wanted = _threshold_fields(run, own)
-    rated, verdicts = rate(findings, wanted), judge(findings, wanted)
+    thresholds = _threshold_fields(run, usual_thresholds)
+    ratings, verdicts = rate(findings, thresholds), judge(findings, thresholds)
     _cards(verdicts)
     for episode in summary.episodes:
         st.markdown(f":material/schedule: {_sentence(_escape_markup(run_text.episode(episode)))}.")
-    if text := _shares_text(minor_verdicts(rated, verdicts)):
+    if text := _shares_text(minor_verdicts(ratings, verdicts)):
         st.caption(f"Below their thresholds: {text}.", help=_BELOW)
     with st.expander("Change thresholds", icon=":material/tune:", key="run-thresholds"):
-        _controls(run, own, wanted)
+        _controls(run, usual_thresholds, thresholds)
 
 
 def _cards(verdicts: Sequence[Verdict]) -> None:
@@ -63,14 +63,15 @@ def _cards(verdicts: Sequence[Verdict]) -> None:
 
 def _shares_text(findings: Sequence[Verdict]) -> str:
     return ", ".join(
-        f"{words.bottleneck(each.name, each.axis)} {words.percent(each.share, 1)} of {words.percent(each.threshold)}"
-        for each in findings
+        f"{words.bottleneck(finding.name, finding.axis)} "
+        f"{words.percent(finding.share, 1)} of {words.percent(finding.threshold)}"
+        for finding in findings
     )
 
 
 def _keys(verdict: Verdict) -> str:
     """The advice, with keys of the configuration set as code."""
-    text = verdict.knob
+    text = verdict.advice
     for key in sorted(verdict.knobs, key=len, reverse=True):
         text = re.sub(rf"{re.escape(key)}(?!\w)", f"`{key}`", text)
     return text
@@ -84,12 +85,12 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _threshold_fields(run: str, own: Thresholds) -> Thresholds:
+def _threshold_fields(run: str, usual_thresholds: Thresholds) -> Thresholds:
     """The run's own thresholds, with those that were changed on this page in their place."""
     return Thresholds(
         **{
             name: st.session_state.get(_key(run, name), fraction * 100) / 100
-            for name, fraction in asdict(own).items()
+            for name, fraction in asdict(usual_thresholds).items()
         }
     )
 
@@ -101,9 +102,9 @@ def _thresholds(config: Mapping[str, Any]) -> Thresholds:
         return Thresholds()
 
 
-def _controls(run: str, own: Thresholds, wanted: Thresholds) -> None:
+def _controls(run: str, usual_thresholds: Thresholds, thresholds: Thresholds) -> None:
     columns = st.columns(_COLUMNS)
-    for place, (name, fraction) in enumerate(asdict(wanted).items()):
+    for place, (name, fraction) in enumerate(asdict(thresholds).items()):
         st.session_state.setdefault(_key(run, name), round(fraction * 100, 6))
         columns[place % _COLUMNS].number_input(
             f"{name}, %",
@@ -114,24 +115,26 @@ def _controls(run: str, own: Thresholds, wanted: Thresholds) -> None:
             format="%g",
             key=_key(run, name),
         )
-    changed = [
+    options = [
         f"--threshold {name}={after:g}"
-        for (name, before), after in zip(asdict(own).items(), asdict(wanted).values(), strict=True)
+        for (name, before), after in zip(
+            asdict(usual_thresholds).items(), asdict(thresholds).values(), strict=True
+        )
         if abs(after - before) > 1e-9
     ]
     st.button(
         "As the run has them",
-        on_click=lambda: _reset(run, own),
-        disabled=not changed,
+        on_click=lambda: _reset(run, usual_thresholds),
+        disabled=not options,
         key="run-thresholds-reset",
     )
-    if changed:
+    if options:
         st.caption("On the command line:")
-        st.code(f"workbench show {run} {' '.join(changed)}", language="bash")
+        st.code(f"workbench show {run} {' '.join(options)}", language="bash")
 
 
-def _reset(run: str, own: Thresholds) -> None:
-    for name, fraction in asdict(own).items():
+def _reset(run: str, usual_thresholds: Thresholds) -> None:
+    for name, fraction in asdict(usual_thresholds).items():
         st.session_state[_key(run, name)] = round(fraction * 100, 6)
 
 

@@ -78,8 +78,8 @@ def failed_columns(endings: Sequence[EndingRow]) -> dict[str, list[Any]]:
 
 def _some(numbers: Sequence[int]) -> str:
     """The first few of thousands; ``--json`` has all."""
-    more = f" and {len(numbers) - SHOWN_NUMBERS:,} more" if len(numbers) > SHOWN_NUMBERS else ""
-    return ", ".join(map(str, numbers[:SHOWN_NUMBERS])) + more
+    more_text = f" and {len(numbers) - SHOWN_NUMBERS:,} more" if len(numbers) > SHOWN_NUMBERS else ""
+    return ", ".join(map(str, numbers[:SHOWN_NUMBERS])) + more_text
 
 
 SHOWN_BROKEN = 5
@@ -90,27 +90,29 @@ def terms(result: StudyResult, place: str) -> None:
     with st.container(key=f"{place}-terms"):
         if budget := study_text.budget(result):
             st.caption(f":material/hourglass_bottom: Budget: {budget}.")
-        if kept := study_text.constraint_words(result):
-            st.caption(f":material/check: The best meets every constraint: {kept}.")
-        broken = study_text.constraints(result)
-        for line in broken[:SHOWN_BROKEN]:
+        if kept_constraints := study_text.constraint_words(result):
+            st.caption(f":material/check: The best meets every constraint: {kept_constraints}.")
+        broken_lines = study_text.constraints(result)
+        for line in broken_lines[:SHOWN_BROKEN]:
             st.caption(f":material/block: {words.escape(line)}")
-        if len(broken) > SHOWN_BROKEN:
-            st.caption(f"and {len(broken) - SHOWN_BROKEN} more, in the table of trials")
+        if len(broken_lines) > SHOWN_BROKEN:
+            st.caption(f"and {len(broken_lines) - SHOWN_BROKEN} more, in the table of trials")
         _front(result, place)
 
 
 def _front(result: StudyResult, place: str) -> None:
-    drawn = [downsample_front(series) for series in front_series(result)]
-    if not drawn:
+    series_list = [downsample_front(series) for series in front_series(result)]
+    if not series_list:
         return
     st.markdown("**Front of the objectives**")
     if result.pareto_note:
         st.caption(f":material/info: {result.pareto_note}")
-    for column, series in zip(st.columns(min(2, len(drawn))) * len(drawn), drawn, strict=False):
+    for column, series in zip(
+        st.columns(min(2, len(series_list))) * len(series_list), series_list, strict=False
+    ):
         with column:
-            key = f"{place}-front-{series.across.name.replace('_', '-')}"
-            words = f"{series.upwards.unit} against {series.across.unit} of each trial"
+            key = f"{place}-front-{series.x_aim.name.replace('_', '-')}"
+            words = f"{series.y_aim.unit} against {series.x_aim.unit} of each trial"
             chart(front.front(series, result.study), key, words)
             if series.note:
                 st.caption(series.note)
@@ -119,9 +121,9 @@ def _front(result: StudyResult, place: str) -> None:
 
 def draw_study(name: str) -> None:
     """Result line, numbers, figure, table, and what mattered."""
-    found = study(name)
+    snapshot = study(name)
     with st.container(horizontal=True, vertical_alignment="center", key="study-badges"):
-        badge(found.view.state)
+        badge(snapshot.view.state)
         st.markdown(f"**{words.code(name)}**", width="content")
         st.page_link(
             PAGES["Tune"], label="Tune", icon=":material/tune:", query_params={"view": "watch", "study": name}
@@ -131,20 +133,20 @@ def draw_study(name: str) -> None:
         )
         transfer.download(name)
         report_button(name)
-        tags_of(found.view.folder)
-    note_of(found.view.folder)
-    result = found.result
-    headline(found, "study")
-    trial_chart(found, "study-trials")
+        tags_of(snapshot.view.folder)
+    note_of(snapshot.view.folder)
+    result = snapshot.result
+    headline(snapshot, "study")
+    trial_chart(snapshot, "study-trials")
     trials_table(
         trial_table.select_rows(result.trials, "study-trial-table"),
-        found.acts,
+        snapshot.acts,
         "study-trial-table",
         result.aim,
     )
     trial_table.download(name, "study-trials-csv")
     draw_failures(result)
-    sensitivity.draw(found.view)
+    sensitivity.draw(snapshot.view)
 
 
 def headline(study: StudySnapshot, place: str) -> None:
@@ -182,9 +184,9 @@ def result_line(result: StudyResult) -> None:
     if result.result_line:
         with st.container(border=True, key="result-line"):
             icon = "emoji_events" if result.best else "search"
-            first, *more = result.result_lines or [result.result_line]
+            first, *other_lines = result.result_lines or [result.result_line]
             st.markdown(f":material/{icon}: {words.escape(first)}")
-            for line in more:
+            for line in other_lines:
                 st.markdown(words.escape(line))
             if result.space_note:
                 st.caption(result.space_note)
@@ -226,15 +228,15 @@ def _why_it_wins(why: WinnerExplanation) -> None:
         )
 
 
-def _picks(found: Sequence[AutomaticChoice], place: str) -> None:
+def _picks(choices: Sequence[AutomaticChoice], place: str) -> None:
     """What was picked for the best trial, beside the baseline, and what speaks for it."""
     with st.expander("What it picked, and why", icon=":material/checklist:", key=f"{place}-picks"):
         table(
             {
-                "setting": [pick.title for pick in found],
-                "picked": [pick.picked for pick in found],
-                "baseline": [pick.baseline for pick in found],
-                "what speaks for it": [pick.reason for pick in found],
+                "setting": [pick.title for pick in choices],
+                "picked": [pick.picked for pick in choices],
+                "baseline": [pick.baseline for pick in choices],
+                "what speaks for it": [pick.reason for pick in choices],
             },
             f"{place}-picks-table",
             {"what speaks for it": st.column_config.TextColumn(width="large")},
@@ -244,19 +246,19 @@ def _picks(found: Sequence[AutomaticChoice], place: str) -> None:
 
 def numbers(result: StudyResult) -> dict[str, tuple[str, str]]:
     """The tiles of a study."""
-    aim, again = result.aim, result.tried_again
-    failed = sum(row.failed and row.number not in again for row in result.trials)
-    repeated = sum(row.number in again for row in result.trials)
+    aim, tried_again = result.aim, result.tried_again
+    failed_count = sum(row.failed and row.number not in tried_again for row in result.trials)
+    repeated_count = sum(row.number in tried_again for row in result.trials)
     tiles = {
         f"{name}, {aim.unit}": (text(aim.to_display(entry.value)), _interval_text(entry, result))
         if entry
         else (words.NOTHING, "")
         for name, entry in (("Best", result.best), ("Baseline", result.baseline))
     }
-    done = f"{result.trials_done:,} of {result.trials_total:,}"
-    of_these = [f"{failed:,} without a value"] if failed else []
-    besides = [f"besides {repeated:,} that had to be tried again"] if repeated else []
-    return tiles | {"Gain": _gain(result), "Trials": (done, "; ".join(of_these + besides))}
+    done_text = f"{result.trials_done:,} of {result.trials_total:,}"
+    of_these = [f"{failed_count:,} without a value"] if failed_count else []
+    retries_text = [f"besides {repeated_count:,} that had to be tried again"] if repeated_count else []
+    return tiles | {"Gain": _gain(result), "Trials": (done_text, "; ".join(of_these + retries_text))}
 
 
 def _interval_text(entry: Entry, result: StudyResult) -> str:
@@ -273,9 +275,9 @@ def _gain(result: StudyResult) -> tuple[str, str]:
     if not gain:
         return words.NOTHING, "nothing to compare yet"
     if best and baseline and best.config == baseline.config:
-        undecided = " · undecided" if gain.verdict == "undecided" else ""
-        return words.NOTHING, f"the baseline itself is the best{undecided}"
-    between = ""
+        undecided_text = " · undecided" if gain.verdict == "undecided" else ""
+        return words.NOTHING, f"the baseline itself is the best{undecided_text}"
+    interval = ""
     if gain.low is not None and gain.high is not None:
-        between = f"{signed_percent(gain.low)} to {signed_percent(gain.high)} %"
-    return f"{signed_percent(gain.ratio)} %", " · ".join(part for part in (between, gain.verdict) if part)
+        interval = f"{signed_percent(gain.low)} to {signed_percent(gain.high)} %"
+    return f"{signed_percent(gain.ratio)} %", " · ".join(part for part in (interval, gain.verdict) if part)

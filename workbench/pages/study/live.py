@@ -59,9 +59,9 @@ _FINAL_LOSS_GAP = (
 _TRIAL_PIXELS = 84
 
 
-def section(found: StudySnapshot) -> None:
+def section(snapshot: StudySnapshot) -> None:
     """Nothing of a study that is not live."""
-    report = found.document.live
+    report = snapshot.document.live
     if report is None:
         return
     with st.container(horizontal=True, vertical_alignment="center", key="tune-live-run"):
@@ -78,14 +78,16 @@ def section(found: StudySnapshot) -> None:
     if report.over:
         st.caption(f":material/flag: The search ended: {report.over}.")
     tiles = st.columns(4)
-    for tile, (name, value, about) in zip(tiles, live_report.tiles(report), strict=True):
-        tile.metric(name, value, help=about)
+    for tile, (name, value, help_text) in zip(tiles, live_report.tiles(report), strict=True):
+        tile.metric(name, value, help=help_text)
     chart(
-        figures.live(report, found.view.name), "tune-live", "The run's rate and the seconds that tuning saved"
+        figures.live(report, snapshot.view.name),
+        "tune-live",
+        "The run's rate and the seconds that tuning saved",
     )
-    if found.view.alive and report.state != "ended" and _reverts():
-        sent = send(found.view.folder, "revert", by="page")
-        forms.remember_command(found.view.name, sent, "back to the start")
+    if snapshot.view.alive and report.state != "ended" and _reverts():
+        sent_key = send(snapshot.view.folder, "revert", by="page")
+        forms.remember_command(snapshot.view.name, sent_key, "back to the start")
     if report.since is not None:
         words_of = live_report.since_words(report.since)
         st.caption(f":material/savings: {words_of[0].upper()}{words_of[1:]}.")
@@ -93,7 +95,7 @@ def section(found: StudySnapshot) -> None:
         with st.expander("Changes", icon=":material/tune:"):
             table(live_report.change_columns(report), "tune-live-changes")
     with st.expander("Windows", icon=":material/view_column:"):
-        _windows(report, found.document.result.aim)
+        _windows(report, snapshot.document.result.aim)
 
 
 def _reverts() -> bool:
@@ -168,7 +170,7 @@ def _differing_labels(rows: Sequence[WindowRow]) -> list[str]:
     """Labels of windows without what they all have: the layout of one run is always the same."""
     parts = [row.label.split() for row in rows]
     common = set.intersection(*map(set, parts)) if len({row.label for row in rows}) > 1 else set[str]()
-    return [" ".join(part for part in each if part not in common) for each in parts]
+    return [" ".join(part for part in label_parts if part not in common) for label_parts in parts]
 
 
 def _value(row: WindowRow, aim: Aim) -> str:

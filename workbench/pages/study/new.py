@@ -45,7 +45,7 @@ def form() -> None:
     """One of three forms; nothing is written before the button is pressed."""
     if not may_fill_in():
         return
-    trained = st.segmented_control(
+    training = st.segmented_control(
         "What every trial trains",
         list(TRAINED),
         default=MODEL,
@@ -54,13 +54,13 @@ def form() -> None:
         format_func=TRAINED.__getitem__,
         label_visibility="collapsed",
     )
-    {COMMAND: new_command.form, FILE: _file_form}.get(trained or MODEL, _model)()
+    {COMMAND: new_command.form, FILE: _file_form}.get(training or MODEL, _model)()
 
 
 def _file_form() -> None:
     """A study file, or a sweep file of W&B or trackio, as ``workbench tune FILE`` takes it."""
     with st.container(border=True, key="new-given-file"):
-        given = st.file_uploader(
+        upload = st.file_uploader(
             "Study file, or sweep file of W&B or trackio",
             type=["yaml", "yml", "json"],
             key="new-given",
@@ -68,9 +68,9 @@ def _file_form() -> None:
             "exported with its trials comes in on the page Runs, with *Import a study*.",
         )
         tree = None
-        if given is not None:
+        if upload is not None:
             try:
-                tree = _study_of(given.name, given.getvalue())
+                tree = _study_of(upload.name, upload.getvalue())
             except InputError as error:
                 wrong_value(str(error))
         if tree is not None and isinstance(tree.get("trainer"), dict):
@@ -89,13 +89,13 @@ def _study_of(name: str, data: bytes) -> dict[str, Any]:
 
 
 def _directory() -> str:
-    typed = st.text_input(
+    text = st.text_input(
         "Folder that the command starts in",
         str(Path.cwd()),
         key="new-given-directory",
         help="Paths in the command are as seen from here. (`trainer.directory`)",
     )
-    return typed.strip() or str(Path.cwd())
+    return text.strip() or str(Path.cwd())
 
 
 def _model() -> None:
@@ -103,20 +103,22 @@ def _model() -> None:
     tree = _shared_form()
     base = tree["base"]
     tree |= new_options.live() | new_options.aims(base)
-    searched = st.container()
+    space_box = st.container()
     with st.expander("More settings", icon=":material/settings:", key="new-more"):
         base |= nest_values(forms.changed_values(RunConfig, forms.section(RunConfig, MORE, "new", 3)), base)
     config, ranks = _config(base), tree["ranks"]
-    found, variables = new_options.advanced_options(config, ranks)
-    tree |= nest_values(found, tree)
-    with searched:
+    options, variables = new_options.advanced_options(config, ranks)
+    tree |= nest_values(options, tree)
+    with space_box:
         in_time = new_options.learns(tree.get("objective"))
-        offered, usual = (make(config, ranks, in_time) for make in (offered_space, default_space))
+        whole_space, usual_space = (make(config, ranks, in_time) for make in (offered_space, default_space))
         if "live" in tree:
             hot = live_parts()
-            offered, usual = ({key: one[key] for key in one if key in hot} for one in (offered, usual))
-        turned = new_knobs.knobs(offered, usual, other_values(config, ranks, in_time))
-    tree["space"] = turned | variables
+            whole_space, usual_space = (
+                {key: space[key] for key in space if key in hot} for space in (whole_space, usual_space)
+            )
+        knobs = new_knobs.knobs(whole_space, usual_space, other_values(config, ranks, in_time))
+    tree["space"] = knobs | variables
     new_start.finish(tree)
 
 
@@ -136,14 +138,14 @@ def _shared_form() -> dict[str, Any]:
 
 
 def _preset(place: Any) -> str:
-    chosen = place.selectbox(
+    preset = place.selectbox(
         "Model (parameters)",
         list(PRESETS),
         key="new-model-preset",
         format_func=lambda name: f"{name} ({words.count(PRESETS[name].parameters)})",
         help=forms.field(RunConfig, "model.preset").help,
     )
-    return str(chosen)
+    return str(preset)
 
 
 def _config(base: dict[str, Any]) -> RunConfig:

@@ -24,38 +24,40 @@ from workbench.pages.widgets.common import grid, wrong_value
 from workbench.text import words
 
 
-def knobs(offered: dict[str, Any], usual: Collection[str], others: Mapping[str, list[Any]]) -> dict[str, Any]:
+def knobs(
+    space: dict[str, Any], usual: Collection[str], other_values: Mapping[str, list[Any]]
+) -> dict[str, Any]:
     """The ``space`` of a study file: the chosen knobs with their chosen values; ``usual`` ones are chosen at first,
-    ``others`` are values that are listed and not chosen.
+    ``other_values`` are listed and not chosen.
     """
     with st.container(border=True, key="new-space"):
         st.markdown("**What is searched**")
         st.caption("A knob that is removed stays at its default. dp is ranks / (tp x pp x cp).")
-        key = f"new-knobs-{len(offered)}-{len(usual)}"
-        st.session_state.setdefault(key, [one for one in offered if one in usual])
-        _presets(key, offered, usual)
-        chosen = st.pills(
+        key = f"new-knobs-{len(space)}-{len(usual)}"
+        st.session_state.setdefault(key, [knob for knob in space if knob in usual])
+        _presets(key, space, usual)
+        picked = st.pills(
             "Knobs",
-            list(offered),
+            list(space),
             selection_mode="multi",
             key=key,
             format_func=title,
             label_visibility="collapsed",
         )
-        turned = [key for key in offered if key in chosen]
-        places = grid(len(turned), COLUMNS)
+        selected = [key for key in space if key in picked]
+        places = grid(len(selected), COLUMNS)
         return {
-            key: _values(place, key, offered[key], others.get(key, []))
-            for place, key in zip(places, turned, strict=False)
+            key: _values(place, key, space[key], other_values.get(key, []))
+            for place, key in zip(places, selected, strict=False)
         }
 
 
-def _presets(chooser: str, offered: Collection[str], usual: Collection[str]) -> None:
+def _presets(chooser: str, all_keys: Collection[str], usual: Collection[str]) -> None:
     """Buttons that choose many knobs at once: a study of two needs no nine clicks to drop the others."""
-    groups = {"Usual": [key for key in offered if key in usual]}
+    groups = {"Usual": [key for key in all_keys if key in usual]}
     for name in SHARES:
         groups[name.capitalize()] = [key for key in groups["Usual"] if group_of(key) == name]
-    groups |= {"All": list(offered), "None": []}
+    groups |= {"All": list(all_keys), "None": []}
     with st.container(horizontal=True, gap="small", key="new-presets"):
         for name, keys in groups.items():
             if keys or name == "None":
@@ -87,25 +89,25 @@ def title(key: str) -> str:
 def knob_help(key: str) -> str:
     """What a knob may change, what is gained and what it costs, and its key."""
     facts = facts_of(key)
-    may = f"May change {' and '.join(facts.changes)}" if facts.changes else ""
-    said = ": ".join(part for part in (may, facts.trade) if part)
-    return f"{said}. (`{key}`)" if said else f"`{key}`"
+    changes_text = f"May change {' and '.join(facts.changes)}" if facts.changes else ""
+    text = ": ".join(part for part in (changes_text, facts.trade) if part)
+    return f"{text}. (`{key}`)" if text else f"`{key}`"
 
 
-def _values(place: Any, key: str, offered: Any, others: list[Any]) -> Any:
-    if isinstance(offered, dict):
-        return _range(place, key, offered)
-    chosen = place.multiselect(
+def _values(place: Any, key: str, values: Any, other_values: list[Any]) -> Any:
+    if isinstance(values, dict):
+        return _range(place, key, values)
+    selected = place.multiselect(
         title(key),
-        [*offered, *others],
-        default=offered,
+        [*values, *other_values],
+        default=values,
         key=f"new-space-{words.identifier(key)}",
         format_func=partial(words.choice, key),
         accept_new_options=facts_of(key).user_extendable,
         help=knob_help(key),
         wrap=True,
     )
-    return [number(item) for item in chosen]
+    return [number(item) for item in selected]
 
 
 def number(item: Any) -> Any:
@@ -118,21 +120,21 @@ def number(item: Any) -> Any:
         return item
 
 
-def _range(place: Any, key: str, offered: dict[str, Any]) -> dict[str, Any]:
+def _range(place: Any, key: str, bounds: dict[str, Any]) -> dict[str, Any]:
     with place:
         low, high = st.columns(2, vertical_alignment="bottom")
         name = words.identifier(key)
         ends = {
             "low": low.number_input(
                 f"{title(key)}, from",
-                value=offered["low"],
+                value=bounds["low"],
                 format="%g",
                 key=f"new-low-{name}",
                 help=knob_help(key),
             ),
-            "high": high.number_input("to", value=offered["high"], format="%g", key=f"new-high-{name}"),
+            "high": high.number_input("to", value=bounds["high"], format="%g", key=f"new-high-{name}"),
         }
-    return offered | ends
+    return bounds | ends
 
 
 CHOSEN = "new-environment"
@@ -142,12 +144,12 @@ COLUMNS = 3
 def environment_knobs(config: RunConfig, ranks: int) -> dict[str, Any]:
     """Those keys of a study's ``space``; what is wrong with one is said below its values."""
     kind, reason = _devices(config, ranks)
-    offered = offered_environment(kind, ranks, os.cpu_count() or 1)
-    kept = [key for key in st.session_state.get(CHOSEN, []) if key not in offered]
+    defaults = offered_environment(kind, ranks, os.cpu_count() or 1)
+    other_keys = [key for key in st.session_state.get(CHOSEN, []) if key not in defaults]
     st.markdown("**Environment variables of the ranks**")
-    chosen = st.multiselect(
+    selected = st.multiselect(
         "Variables to search",
-        [*offered, *kept],
+        [*defaults, *other_keys],
         key=CHOSEN,
         format_func=_variable_label,
         placeholder=forms.UNSET,
@@ -155,12 +157,14 @@ def environment_knobs(config: RunConfig, ranks: int) -> dict[str, Any]:
         select_all=False,
         help="Each becomes a knob. (`space.environment`)",
     )
-    if left := len(VARIABLES) - len(offered):
-        st.caption(f"{len(offered)} of {len(VARIABLES)} have an effect here, {left} have none: {reason}.")
+    if without_effect := len(VARIABLES) - len(defaults):
+        st.caption(
+            f"{len(defaults)} of {len(VARIABLES)} have an effect here, {without_effect} have none: {reason}."
+        )
     usual = offered_environment("cuda", max(2, ranks), os.cpu_count() or 1)
     return {
         key: _environment_values(place, key, usual[key], config, _silent(key, kind, ranks))
-        for place, key in zip(grid(len(chosen), COLUMNS), chosen, strict=False)
+        for place, key in zip(grid(len(selected), COLUMNS), selected, strict=False)
     }
 
 
@@ -176,11 +180,11 @@ def problem(key: str, values: list[Any], config: RunConfig) -> str | None:
 def _devices(config: RunConfig, ranks: int) -> tuple[str, str]:
     """Kind of device that ranks run on here, and why; GPUs that are asked for and missing are still meant."""
     try:
-        chosen = selection.choose(config, ranks)
+        selected = selection.choose(config, ranks)
     except InputError as error:
         return config.device, error.remedy
-    where = "on GPUs" if chosen.kind == "cuda" else "on the CPU, over gloo"
-    return chosen.kind, f"{_count(ranks)} {where} ({chosen.reason})"
+    place_text = "on GPUs" if selected.kind == "cuda" else "on the CPU, over gloo"
+    return selected.kind, f"{_count(ranks)} {place_text} ({selected.reason})"
 
 
 def _count(ranks: int) -> str:
@@ -193,7 +197,7 @@ def _silent(key: str, kind: str, ranks: int) -> str | None:
 
 def _variable_label(key: str) -> str:
     name = key.rpartition(".")[2]
-    return f"{name}: {VARIABLES[name].does}"
+    return f"{name}: {VARIABLES[name].effect}"
 
 
 def _environment_values(
@@ -202,7 +206,7 @@ def _environment_values(
     field = forms.field(RunConfig, key)
     all_there = [False, True] if field.kind is bool else field.options
     with place.container(gap="xsmall"):
-        chosen = st.multiselect(
+        selected = st.multiselect(
             _label(key),
             [None, *(all_there or usual[1:])],
             default=usual,
@@ -212,25 +216,25 @@ def _environment_values(
             help=_help(key),
             wrap=True,
         )
-        values = [number(item) for item in chosen]
-        if wrong := silent_here or problem(key, values, config):
-            wrong_value(wrong)
+        values = [number(item) for item in selected]
+        if problem_text := silent_here or problem(key, values, config):
+            wrong_value(problem_text)
         else:
             st.caption(_bounds_text(key, field))
     return values
 
 
 def _label(key: str) -> str:
-    in_bytes = VARIABLES[key.rpartition(".")[2]].does.startswith("bytes ")
+    in_bytes = VARIABLES[key.rpartition(".")[2]].effect.startswith("bytes ")
     return f"{words.short(key)}, bytes" if in_bytes else words.short(key)
 
 
 def _bounds_text(key: str, field: forms.FormField) -> str:
     since = VARIABLES[key.rpartition(".")[2]].since
-    known = "" if since == "any" else f"Available from {since} on."
-    return " ".join(part for part in (forms.bounds_text(field), known) if part)
+    version_text = "" if since == "any" else f"Available from {since} on."
+    return " ".join(part for part in (forms.bounds_text(field), version_text) if part)
 
 
 def _help(key: str) -> str:
-    known = VARIABLES[key.rpartition(".")[2]]
-    return f"{UNSET}: as the machine has it. [Documentation]({known.source}) (`{key}`)"
+    variable = VARIABLES[key.rpartition(".")[2]]
+    return f"{UNSET}: as the machine has it. [Documentation]({variable.source}) (`{key}`)"

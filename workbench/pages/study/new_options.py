@@ -39,20 +39,20 @@ COLUMNS = 3
 def advanced_options(config: RunConfig, ranks: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Keys of a study file, by dotted names, where they are not the defaults; and what its space has beside."""
     with st.expander("Advanced", icon=":material/tune:", key="new-advanced"):
-        found = forms.changed_values(StudyFile, forms.section(StudyFile, FIELDS, "new-study", COLUMNS))
-        found |= racing() | _side_by_side(config, ranks) | inherit()
-        return found, new_knobs.environment_knobs(config, ranks)
+        options = forms.changed_values(StudyFile, forms.section(StudyFile, FIELDS, "new-study", COLUMNS))
+        options |= racing() | _side_by_side(config, ranks) | inherit()
+        return options, new_knobs.environment_knobs(config, ranks)
 
 
 def live() -> dict[str, Any]:
     """The terms of a study that tunes one run while it goes; nothing of one whose trials are runs."""
-    on = st.toggle(
+    is_live = st.toggle(
         "Tune one run while it goes",
         False,
         key="new-live",
         help="Each trial is a window of its steps; afterwards the run trains on with what was found. (`live`)",
     )
-    return {"live": forms.section(Live, LIVE, "new-live", 4)} if on else {}
+    return {"live": forms.section(Live, LIVE, "new-live", 4)} if is_live else {}
 
 
 def racing() -> dict[str, Any]:
@@ -65,14 +65,14 @@ def racing() -> dict[str, Any]:
     )
     if not races:
         return {"racing": False}
-    found = forms.changed_values(Racing, forms.section(Racing, RACING, "new-racing", COLUMNS))
-    return {"racing": found} if found else {}
+    options = forms.changed_values(Racing, forms.section(Racing, RACING, "new-racing", COLUMNS))
+    return {"racing": options} if options else {}
 
 
 def _side_by_side(config: RunConfig, ranks: int) -> dict[str, Any]:
     st.markdown("**Trials at once**")
-    place, beside = st.columns([1, 2], vertical_alignment="bottom")
-    asked = place.number_input(
+    place, note_column = st.columns([1, 2], vertical_alignment="bottom")
+    count = place.number_input(
         "Trials side by side",
         1,
         value=None,
@@ -81,30 +81,32 @@ def _side_by_side(config: RunConfig, ranks: int) -> dict[str, Any]:
         help="Number of trials at once, each on its own part of this host's devices. The baseline and the "
         "confirmation run alone. (`side_by_side`)",
     )
-    with beside:
-        _room(asked or 1, config, ranks)
-    return {"side_by_side": asked} if asked and asked > 1 else {}
+    with note_column:
+        _room(count or 1, config, ranks)
+    return {"side_by_side": count} if count and count > 1 else {}
 
 
-def _room(asked: int, config: RunConfig, ranks: int) -> None:
+def _room(count: int, config: RunConfig, ranks: int) -> None:
     """What is wrong with so many at once on this host, or how many there can be."""
     try:
-        if asked > 1:
-            device_slices.slices(asked, ranks, config)
-        found = device_slices.host_devices(ranks, config)
+        if count > 1:
+            device_slices.slices(count, ranks, config)
+        devices = device_slices.host_devices(ranks, config)
     except InputError as error:
-        if asked > 1:
+        if count > 1:
             wrong_value(str(error))
         return
-    most, there = found.most(ranks), f"this host has {words.several(len(found.devices), found.what)}"
-    st.caption(f"At most {most} here: {there}, and a trial has {words.several(ranks, 'ranks')}.")
+    host_text = f"this host has {words.several(len(devices.devices), devices.noun)}"
+    st.caption(
+        f"At most {devices.most(ranks)} here: {host_text}, and a trial has {words.several(ranks, 'ranks')}."
+    )
 
 
 def inherit() -> dict[str, Any]:
     names = [row.name for row in study_rows()]
     if not names:
         return {}
-    chosen = st.multiselect(
+    studies = st.multiselect(
         "Earlier studies to learn from",
         names,
         key="new-study-inherit",
@@ -112,7 +114,7 @@ def inherit() -> dict[str, Any]:
         help="If they asked the same question on the same machine, the sampler uses their trials. Otherwise their "
         "best points are measured first. (`inherit`)",
     )
-    return {"inherit": chosen} if chosen else {}
+    return {"inherit": studies} if studies else {}
 
 
 LOSS, TIME = "time_to_loss", "loss_at_seconds"
@@ -129,15 +131,15 @@ def aims(base: dict[str, Any]) -> dict[str, Any]:
     """Those parts of a study file, where they are not the defaults; what a loss to reach needs goes into ``base``."""
     with st.container(border=True, key="new-aims"):
         st.markdown("**What it aims at**")
-        found = _objective(base)
+        tree = _objective(base)
         with st.expander("Price, constraints and budgets", icon=":material/payments:", key="new-terms"):
-            found |= _sections()
-    return found
+            tree |= _sections()
+    return tree
 
 
 def _objective(base: dict[str, Any]) -> dict[str, Any]:
     wide, narrow = st.columns([3, 1])
-    chosen = wide.multiselect(
+    names = wide.multiselect(
         "Objectives",
         list(KNOWN),
         ["tokens_per_second"],
@@ -145,17 +147,22 @@ def _objective(base: dict[str, Any]) -> dict[str, Any]:
         format_func=lambda name: KNOWN[name].title,
         help="With several, the result is their Pareto front: configurations that no other one beats in all of them.",
     )
-    typed = {LOSS: lambda: _loss(base), TIME: lambda: _time(narrow if len(chosen) < 2 else st.container())}
-    asked: list[Any] = [{name: typed[name]()} if name in typed else name for name in chosen]
-    if len(chosen) < 2:
-        return {"objective": asked[0]} if asked and asked != ["tokens_per_second"] else {}
+    forms_of_objectives = {
+        LOSS: lambda: _loss(base),
+        TIME: lambda: _time(narrow if len(names) < 2 else st.container()),
+    }
+    objectives: list[Any] = [
+        {name: forms_of_objectives[name]()} if name in forms_of_objectives else name for name in names
+    ]
+    if len(names) < 2:
+        return {"objective": objectives[0]} if objectives and objectives != ["tokens_per_second"] else {}
     best = narrow.selectbox(
         "Objective that decides the best",
-        chosen,
+        names,
         key="new-prefer",
         format_func=lambda name: KNOWN[name].title,
     )
-    return {"objective": asked} | ({"prefer": best} if best != chosen[0] else {})
+    return {"objective": objectives} | ({"prefer": best} if best != names[0] else {})
 
 
 def learns(objective: Any) -> bool:
@@ -181,30 +188,32 @@ def _time(place: Any) -> float:
 
 def _loss(base: dict[str, Any]) -> float:
     """The loss to reach; how often it is looked at belongs to every run."""
-    left, right = st.columns(2)
-    target = left.number_input("Held-out loss to reach", 0.01, value=3.0, key="new-target-loss", format="%g")
-    every = right.number_input(
+    target_column, interval_column = st.columns(2)
+    target = target_column.number_input(
+        "Held-out loss to reach", 0.01, value=3.0, key="new-target-loss", format="%g"
+    )
+    interval = interval_column.number_input(
         "Steps between checks of the held-out loss", 1, value=4, key="new-validate-every"
     )
-    base.setdefault("train", {})["validate_every"] = every
+    base.setdefault("train", {})["validate_every"] = interval
     return float(target)
 
 
 def _sections() -> dict[str, Any]:
     price = _price()
-    used = forms.section(Budget, USED, "new-budget", 3)
-    kept = forms.section(Constraints, KEPT, "new-constraints", 4)
-    found = {"price": price, "constraints": kept, "budget": used}
-    given = {
+    budget = forms.section(Budget, USED, "new-budget", 3)
+    constraints = forms.section(Constraints, KEPT, "new-constraints", 4)
+    sections = {"price": price, "constraints": constraints, "budget": budget}
+    filled = {
         name: {key: value for key, value in section.items() if value is not None}
-        for name, section in found.items()
+        for name, section in sections.items()
     }
-    return {name: section for name, section in given.items() if section}
+    return {name: section for name, section in filled.items() if section}
 
 
 def _price() -> dict[str, Any]:
-    left, right = st.columns(2)
-    hourly = left.number_input(
+    rate_column, currency_column = st.columns(2)
+    hourly = rate_column.number_input(
         "Price of one rank-hour",
         0.0,
         value=None,
@@ -213,5 +222,5 @@ def _price() -> dict[str, Any]:
         placeholder=forms.UNSET,
         help="The price of its GPU, or of its share of the machine for ranks on CPUs. Without it no money is counted.",
     )
-    currency = right.text_input("Currency", "USD", key="new-price-currency").strip()
+    currency = currency_column.text_input("Currency", "USD", key="new-price-currency").strip()
     return {"per_gpu_hour": hourly, "currency": currency} if hourly else {}

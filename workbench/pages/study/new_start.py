@@ -36,8 +36,8 @@ COUNTED_COMBINATIONS = 3_000
 
 def free_name() -> str:
     """The first of study-1, study-2, ... that no study has."""
-    taken = {row.name for row in study_rows()}
-    return next(name for number in range(1, len(taken) + 2) if (name := f"study-{number}") not in taken)
+    names = {row.name for row in study_rows()}
+    return next(name for number in range(1, len(names) + 2) if (name := f"study-{number}") not in names)
 
 
 def nest_values(values: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def nest_values(values: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
 def finish(tree: dict[str, Any] | None, plan: Callable[[StudyFile], None] = lambda file: None) -> None:
     """Of a form that has been filled in so far, None while too little stands in it; ``plan`` shows what will run."""
     file = None if tree is None else _check_study(tree, plan)
-    look = {"type": "primary", "icon": ":material/play_arrow:", "disabled": file is None}
-    if button_pressed(st.button, "Start the study", "start", **look) and tree is not None:
+    button_look = {"type": "primary", "icon": ":material/play_arrow:", "disabled": file is None}
+    if button_pressed(st.button, "Start the study", "start", **button_look) and tree is not None:
         _start(tree)
     _wait_for_start()
 
@@ -100,23 +100,23 @@ def _check_here(file: StudyFile) -> None:
 def _check_texts(config: RunConfig) -> None:
     """Looked at again once a path, what is there, or how it is read has changed: a folder may have many files."""
     paths = [config.data.path, *(task.path for task in config.data.tasks)]
-    seen = tuple(_last_write(Path(path).expanduser()) for path in paths if path is not None)
+    last_writes = tuple(_last_write(Path(path).expanduser()) for path in paths if path is not None)
     read_as = config.model.workload, config.data.model_dump_json(), config.batch.model_dump_json()
-    if (problem := _problem_of_texts(config, read_as, seen)) is not None:
+    if (problem := _problem_of_texts(config, read_as, last_writes)) is not None:
         raise InputError(*problem)
 
 
 def _last_write(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return stat.st_mtime_ns, stat.st_size
 
 
 @st.cache_data(ttl=TEXTS_SECONDS, max_entries=64, show_spinner=False)
 def _problem_of_texts(
-    _config: RunConfig, read_as: tuple[str, ...], seen: tuple[tuple[int, int] | None, ...]
+    _config: RunConfig, read_as: tuple[str, ...], last_writes: tuple[tuple[int, int] | None, ...]
 ) -> tuple[str, Any, str] | None:
     """Field, value and remedy of what is wrong with the texts of a study; kept by all but the configuration."""
     try:
@@ -129,9 +129,9 @@ def _problem_of_texts(
 def _size(file: StudyFile) -> str:
     if file.search_space.combinations > COUNTED_COMBINATIONS:
         return f"{file.search_space.combinations:,} combinations before the rules."
-    legal = len(file.search_space.legal_points)
-    what = words.several(legal, "legal configurations")
-    return f"{what}, of which {min(file.trials, legal):,} are measured."
+    count = len(file.search_space.legal_points)
+    count_text = words.several(count, "legal configurations")
+    return f"{count_text}, of which {min(file.trials, count):,} are measured."
 
 
 def _text(tree: dict[str, Any]) -> str:
@@ -141,9 +141,9 @@ def _text(tree: dict[str, Any]) -> str:
 def _start(tree: dict[str, Any]) -> None:
     """Write the file and start the command line on it."""
     folder = jobs.new_folder(home())
-    given = folder / DRAFT
-    given.write_text(_text(tree), encoding="utf-8")
-    st.session_state["starting"] = (tree["name"], jobs.start(home(), ["tune", str(given)]))
+    draft = folder / DRAFT
+    draft.write_text(_text(tree), encoding="utf-8")
+    st.session_state["starting"] = (tree["name"], jobs.start(home(), ["tune", str(draft)]))
 
 
 def _wait_for_start() -> None:

@@ -69,8 +69,8 @@ def _go_on_with_the_latest(names: list[str]) -> None:
     for place in (st.session_state, st.query_params):
         name = place.get("study")
         if name and name not in names:
-            known = (folder for folder in study_folder.every_study(home()) if folder.name == name)
-            if (folder := next(known, None)) is not None:
+            folders = (folder for folder in study_folder.every_study(home()) if folder.name == name)
+            if (folder := next(folders, None)) is not None:
                 place["study"] = study_folder.latest(folder).name
 
 
@@ -79,29 +79,31 @@ def _moving(name: str) -> None:
 
 
 def _draw(name: str) -> None:
-    found = study(name)
-    _headline(found)
-    _answers(found.view)
-    result = found.result
+    snapshot = study(name)
+    _headline(snapshot)
+    _answers(snapshot.view)
+    result = snapshot.result
     steering.course(result)
-    details.headline(found, "tune")
-    live.section(found)
-    left, right = st.columns([2.1, 1])
-    with left:
-        trial_chart(found, "tune-trials")
-    with right:
-        known = importance_series(result.importance or None)
+    details.headline(snapshot, "tune")
+    live.section(snapshot)
+    chart_column, importance_column = st.columns([2.1, 1])
+    with chart_column:
+        trial_chart(snapshot, "tune-trials")
+    with importance_column:
+        importance = importance_series(result.importance or None)
         chart(
-            study_figures.importance(known, words.short, name), "tune-importance", "Importance of each knob"
+            study_figures.importance(importance, words.short, name),
+            "tune-importance",
+            "Importance of each knob",
         )
     st.markdown("**Trials**")
     rows = [row for row in all_rows(result) if row.confirms is None or row.failed]
-    shown = trial_table.select_rows(rows, "tune-trial-table")
-    trials_table(shown, found.acts, "tune-trial-table", result.aim)
+    table_rows = trial_table.select_rows(rows, "tune-trial-table")
+    trials_table(table_rows, snapshot.acts, "tune-trial-table", result.aim)
 
 
-def _headline(found: StudySnapshot) -> None:
-    view, status = found.view, found.view.status
+def _headline(snapshot: StudySnapshot) -> None:
+    view, status = snapshot.view, snapshot.view.status
     badges, buttons = st.columns([2.2, 1], vertical_alignment="center")
     with badges.container(horizontal=True, vertical_alignment="center", key="tune-badges"):
         badge(view.state)
@@ -112,24 +114,24 @@ def _headline(found: StudySnapshot) -> None:
             st.page_link(PAGES["Live"], label=run, icon=":material/monitoring:", query_params={"run": run})
         if words_of_crew := _controllers_text(view):
             st.caption(words_of_crew)
-        if found.result.optuna_lag:
-            st.caption(found.result.optuna_lag)
-    done, total = found.result.trials_done, found.result.trials_total
+        if snapshot.result.optuna_lag:
+            st.caption(snapshot.result.optuna_lag)
+    done_count, total = snapshot.result.trials_done, snapshot.result.trials_total
     with buttons.container(horizontal=True, horizontal_alignment="right", key="tune-buttons"):
-        _buttons(view, done < total, found.result)
-    rounds = found.result.confirmation_rounds
+        _buttons(view, done_count < total, snapshot.result)
+    rounds = snapshot.result.confirmation_rounds
     if view.alive and status.phase == "confirm" and rounds and rounds.allowed:
         st.progress(min(1.0, (rounds.used or 0.0) / rounds.allowed), study_text.confirmation_progress(rounds))
     else:
-        st.progress(min(1.0, done / total) if total else 0.0)
+        st.progress(min(1.0, done_count / total) if total else 0.0)
 
 
 def _runs_now(view: StudyView) -> list[str]:
     """Runs of this home that the study's controllers measure now."""
     if not view.alive:
         return []
-    found = [trial.run for trial in view.journal.under_way if trial.run and (home() / trial.run).is_dir()]
-    return found or ([view.status.current_run] if view.status.current_run else [])
+    running = [trial.run for trial in view.journal.under_way if trial.run and (home() / trial.run).is_dir()]
+    return running or ([view.status.current_run] if view.status.current_run else [])
 
 
 def _controllers_text(view: StudyView) -> str:
@@ -138,16 +140,16 @@ def _controllers_text(view: StudyView) -> str:
     return study_text.controllers(members) if view.alive and len(members) > 1 else ""
 
 
-def _buttons(view: StudyView, unfinished: bool, result: StudyResult) -> None:
-    if view.state == "interrupted" or (view.state == "ended" and unfinished):
+def _buttons(view: StudyView, has_trials_left: bool, result: StudyResult) -> None:
+    if view.state == "interrupted" or (view.state == "ended" and has_trials_left):
         if button_pressed(st.button, "Continue", "continue", icon=":material/play_arrow:", type="primary"):
             _continue(view)
         return
     rounds = result.confirmation_rounds
     if view.state == "ended" and rounds and rounds.outlook:
         label = f"Decide, {words.estimate(rounds.outlook.seconds)}"
-        about = "Go on measuring the leaders until it is probably clear which is faster."
-        if button_pressed(st.button, label, "decide", icon=":material/balance:", help=about):
+        help_text = "Go on measuring the leaders until it is probably clear which is faster."
+        if button_pressed(st.button, label, "decide", icon=":material/balance:", help=help_text):
             _continue(view, f"confirm_repeats={rounds.outlook.confirm_repeats}")
     if view.state == "paused":
         if button_pressed(st.button, "Resume", "resume", icon=":material/play_arrow:", type="primary"):
@@ -162,14 +164,14 @@ def _buttons(view: StudyView, unfinished: bool, result: StudyResult) -> None:
 
 def _ask(view: StudyView, command: str) -> None:
     """Leave a command in the study's folder; the answer comes with a later look."""
-    sent = send(view.folder, command, by="page")
-    forms.remember_command(view.name, sent, command)
+    sent_key = send(view.folder, command, by="page")
+    forms.remember_command(view.name, sent_key, command)
 
 
 def _continue(view: StudyView, *changes: str) -> None:
     """A study goes on from its journal when its file is given again, with ``changes`` as ``KEY=VALUE``."""
-    started = jobs.start(home(), ["tune", str(view.folder / study_folder.STUDY), *changes])
-    st.session_state["job"] = (view.name, started.id)
+    job = jobs.start(home(), ["tune", str(view.folder / study_folder.STUDY), *changes])
+    st.session_state["job"] = (view.name, job.id)
 
 
 def _answers(view: StudyView) -> None:
@@ -177,36 +179,41 @@ def _answers(view: StudyView) -> None:
     of the others.
     """
     _job_failure(view)
-    asked, answers = forms.pending_commands(view.name), view.journal.answers
-    refused = [one for one in asked if (answer := answers.get(one[0])) is not None and not answer.accepted]
-    for key, said, _ in refused:
-        text = ": refused — ".join(part for part in (said, answers[key].reason) if part)
-        answer_until_read(f"command-{key}", text, partial(forms.forget_command, key), refused=True)
-    for key, said, at in [one for one in asked if one not in refused][:SHOWN_ANSWERS]:
-        _answer(view, key, words.escape(said), time.time() - at)
+    pending_commands, answers = forms.pending_commands(view.name), view.journal.answers
+    refused_commands = [
+        pending
+        for pending in pending_commands
+        if (answer := answers.get(pending[0])) is not None and not answer.accepted
+    ]
+    for key, description, _ in refused_commands:
+        text = ": refused — ".join(part for part in (description, answers[key].reason) if part)
+        answer_until_read(f"command-{key}", text, partial(forms.forget_command, key), is_refused=True)
+    other_commands = [pending for pending in pending_commands if pending not in refused_commands]
+    for key, description, sent_unix in other_commands[:SHOWN_ANSWERS]:
+        _answer(view, key, words.escape(description), time.time() - sent_unix)
 
 
-def _answer(view: StudyView, key: str, said: str, waited_seconds: float) -> None:
+def _answer(view: StudyView, key: str, command: str, waited_seconds: float) -> None:
     """Of a command that was not refused."""
     answer = view.journal.answers.get(key)
     if answer is None:
-        _show_unanswered(view, said, waited_seconds)
+        _show_unanswered(view, command, waited_seconds)
     else:
         reason = f" — {words.escape(answer.reason)}" if answer.reason else ""
-        st.caption(f":material/check: {said}: accepted{reason}")
+        st.caption(f":material/check: {command}: accepted{reason}")
 
 
-def _show_unanswered(view: StudyView, said: str, waited_seconds: float) -> None:
+def _show_unanswered(view: StudyView, command: str, waited_seconds: float) -> None:
     if not control.has_active_controller(view):
         st.caption(
-            f":material/schedule: {said}: no process runs this study; it is answered once the study is continued"
+            f":material/schedule: {command}: no process runs this study; it is answered once the study is continued"
         )
     elif waited_seconds > PATIENCE_SECONDS:
         st.caption(
-            f":material/schedule: {said}: no answer for {waited_seconds:.0f} s; whoever runs the study may be busy"
+            f":material/schedule: {command}: no answer for {waited_seconds:.0f} s; whoever runs the study may be busy"
         )
     else:
-        st.caption(f":material/schedule: {said}: sent, waiting for the answer")
+        st.caption(f":material/schedule: {command}: sent, waiting for the answer")
 
 
 def _job_failure(view: StudyView) -> None:

@@ -34,22 +34,22 @@ class Limit(NamedTuple):
 
     name: str
     label: str
-    now: float | None
+    current: float | None
     low: float
 
 
 def limits(file: StudyFile) -> list[Limit]:
     """All that this study can have; money only with a price."""
-    asked = file.budget
-    found = [
+    budget = file.budget
+    rows = [
         Limit("trials", "Trials", file.trials, 1),
         Limit("seconds", "Seconds of all trials together", file.budget_seconds, 1.0),
-        Limit("gpu_hours", forms.LABELS["gpu_hours"], asked.gpu_hours if asked else None, 0.0),
+        Limit("gpu_hours", forms.LABELS["gpu_hours"], budget.gpu_hours if budget else None, 0.0),
     ]
     if file.price is not None:
-        found.append(Limit("money", f"Money, {file.price.currency}", asked.money if asked else None, 0.0))
+        rows.append(Limit("money", f"Money, {file.price.currency}", budget.money if budget else None, 0.0))
     return [
-        *found,
+        *rows,
         Limit("confirm_repeats", forms.LABELS["confirm_repeats"], file.confirm_repeats, 0),
         Limit("confirm_runners_up", forms.LABELS["confirm_runners_up"], file.confirm_runners_up, 0),
         Limit("equal_within", forms.LABELS["equal_within"], file.equal_within, 0.0),
@@ -59,26 +59,31 @@ def limits(file: StudyFile) -> list[Limit]:
 def budget_form(file: StudyFile) -> dict[str, Any]:
     """What is asked for with this click: the limits that were changed; nothing without one."""
     places = st.columns(BUDGET_COLUMNS)
-    known = limits(file)
-    wanted = {
-        each.name: _field(places[place % BUDGET_COLUMNS], each, file.name) for place, each in enumerate(known)
+    all_limits = limits(file)
+    new_values = {
+        limit.name: _field(places[place % BUDGET_COLUMNS], limit, file.name)
+        for place, limit in enumerate(all_limits)
     }
-    changed = {each.name: wanted[each.name] for each in known if wanted[each.name] not in (None, each.now)}
-    clicked = button_pressed(
-        st.button, "Change the budget", "steer-budget", icon=":material/timer:", disabled=not changed
+    changes = {
+        limit.name: new_values[limit.name]
+        for limit in all_limits
+        if new_values[limit.name] not in (None, limit.current)
+    }
+    is_clicked = button_pressed(
+        st.button, "Change the budget", "steer-budget", icon=":material/timer:", disabled=not changes
     )
-    return changed if clicked else {}
+    return changes if is_clicked else {}
 
 
 def _field(place: Any, limit: Limit, study: str) -> Any:
-    whole = isinstance(limit.low, int)
+    is_integer = isinstance(limit.low, int)
     return place.number_input(
         limit.label,
         limit.low,
         None,
-        limit.now,
-        1 if whole else None,
-        "%d" if whole else "%g",
+        limit.current,
+        1 if is_integer else None,
+        "%d" if is_integer else "%g",
         key=f"steer-{limit.name.replace('_', '-')}-{study}",
         placeholder=forms.UNSET,
     )
@@ -95,8 +100,8 @@ def enqueue_form(view: StudyView) -> None:
     with st.expander("Add a point by hand", icon=":material/add_circle:", key="by-hand"):
         if not may_fill_in():
             return
-        follows = f"dp is {view.file.ranks} ranks / (tp x pp x cp). " if view.file.ranks > 1 else ""
-        st.caption(f"{follows}The study's answer appears above.")
+        dp_note = f"dp is {view.file.ranks} ranks / (tp x pp x cp). " if view.file.ranks > 1 else ""
+        st.caption(f"{dp_note}The study's answer appears above.")
         with st.form("enqueue", border=False):
             values = _choices(view, space)
             if button_pressed(
@@ -115,19 +120,19 @@ def _choices(view: StudyView, space: Space) -> dict[str, Any]:
 
 
 def _start(view: StudyView, space: Space) -> dict[str, Any]:
-    known = [trial for trial in view.journal.trials if trial.value is not None]
-    best = max(known, key=lambda trial: trial.value or 0.0, default=None)
+    measured_trials = [trial for trial in view.journal.trials if trial.value is not None]
+    best = max(measured_trials, key=lambda trial: trial.value or 0.0, default=None)
     return best.config if best else space.baseline[0]
 
 
-def _choice(column: Any, knob: Knob, now: Any, study: str) -> Any:
+def _choice(column: Any, knob: Knob, value: Any, study: str) -> Any:
     key, label = f"by-hand-{study}-{knob.key}", words.short(knob.key)
     if knob.is_range:
         step = 1 if knob.integer else None
-        inside = now if knob.contains(now) else knob.low
-        return column.number_input(label, knob.low, knob.high, inside, step, key=key, help=knob.key)
+        start = value if knob.contains(value) else knob.low
+        return column.number_input(label, knob.low, knob.high, start, step, key=key, help=knob.key)
     options = list(knob.grid())
-    place, spoken = options.index(now) if now in options else 0, partial(words.choice, knob.key)
+    place, spoken = options.index(value) if value in options else 0, partial(words.choice, knob.key)
     return column.selectbox(label, options, place, format_func=spoken, key=key, help=knob.key)
 
 
@@ -138,8 +143,8 @@ def _send_points(view: StudyView, space: Space, values: dict[str, Any]) -> None:
     except InputError as error:
         st.error(words.escape(str(error)), icon=":material/error:")
         return
-    sent = send(view.folder, "enqueue", point, by="page")
-    forms.remember_command(view.name, sent, f"enqueue {words.point(point)}")
+    sent_key = send(view.folder, "enqueue", point, by="page")
+    forms.remember_command(view.name, sent_key, f"enqueue {words.point(point)}")
 
 
 SHOWN_EVENTS = 50
@@ -156,20 +161,22 @@ def course(result: StudyResult) -> None:
         f"{words.value(value)} {units.get(name, name)}" for name, value in result.budget_settings.items()
     )
     st.caption(f":material/explore: Sampler **{sampler.name}** ({sampler.reason}) · budget: {budget}")
-    for earlier in result.inherited:
-        st.caption(f":material/history: {earlier.words}")
+    for study in result.inherited:
+        st.caption(f":material/history: {study.words}")
     if result.continues:
         st.caption(f":material/fork_right: continues {', '.join(result.continues)}, with all trials")
     if result.mask:
-        kept = "; ".join(f"{words.short(key)}: {_values(key, left)}" for key, left in result.mask.items())
-        st.caption(f":material/filter_alt: the search is limited to {kept}")
+        mask_text = "; ".join(
+            f"{words.short(key)}: {_values(key, masked_values)}" for key, masked_values in result.mask.items()
+        )
+        st.caption(f":material/filter_alt: the search is limited to {mask_text}")
     _events(result.steering)
 
 
-def _values(key: str, left: Any) -> str:
-    if isinstance(left, dict):
-        return f"{words.value(left['low'])} to {words.value(left['high'])}"
-    return ", ".join(words.choice(key, value) for value in left)
+def _values(key: str, masked_values: Any) -> str:
+    if isinstance(masked_values, dict):
+        return f"{words.value(masked_values['low'])} to {words.value(masked_values['high'])}"
+    return ", ".join(words.choice(key, value) for value in masked_values)
 
 
 def _events(events: list[SteeringEvent]) -> None:
@@ -190,12 +197,12 @@ def _events(events: list[SteeringEvent]) -> None:
 
 
 def _command_text(command: str, arguments: Mapping[str, Any]) -> str:
-    given = " ".join(f"{key}={_argument_text(key, value)}" for key, value in arguments.items())
-    return f"{command} {given}".strip()
+    arguments_text = " ".join(f"{key}={_argument_text(key, value)}" for key, value in arguments.items())
+    return f"{command} {arguments_text}".strip()
 
 
 def _argument_text(key: str, value: Any) -> str:
-    return ",".join(words.choice(key, one) for one in (value if isinstance(value, list) else [value]))
+    return ",".join(words.choice(key, item) for item in (value if isinstance(value, list) else [value]))
 
 
 def steer_form(view: StudyView) -> None:
@@ -208,8 +215,8 @@ def steer_form(view: StudyView) -> None:
         st.caption(
             "Masked values are not proposed; they do not count as failures. The study's answer appears above."
         )
-        limited, sampler = st.columns([3, 1], vertical_alignment="bottom", gap="large")
-        with limited:
+        mask_column, sampler = st.columns([3, 1], vertical_alignment="bottom", gap="large")
+        with mask_column:
             if knobs := list(view.file.search_space.knobs):
                 _mask(view, knobs)
             else:
@@ -230,37 +237,49 @@ def _trial_buttons(view: StudyView, file: StudyFile) -> None:
     st.markdown("**Trials**")
     with st.container(horizontal=True, key="steer-trials"):
         for number in running:
-            about = "It is ended at once, without a value; the study goes on with the next."
+            help_text = "It is ended at once, without a value; the study goes on with the next."
             if button_pressed(
-                st.button, f"End trial {number}", f"steer-kill-{number}", icon=":material/cancel:", help=about
+                st.button,
+                f"End trial {number}",
+                f"steer-kill-{number}",
+                icon=":material/cancel:",
+                help=help_text,
             ):
                 _send_command(view, "kill", {"trial": number})
         if file.live and file.turns_lossy:
-            about = (
+            help_text = (
                 "The held-out loss of the run as it is now, beside the exact baseline's on the same steps."
             )
             if button_pressed(
-                st.button, "Take the leader's loss again", "steer-check", icon=":material/rule:", help=about
+                st.button,
+                "Take the leader's loss again",
+                "steer-check",
+                icon=":material/rule:",
+                help=help_text,
             ):
                 _send_command(view, "check", {})
 
 
 def _mask(view: StudyView, knobs: list[Knob]) -> None:
     by_key = {knob.key: knob for knob in knobs}
-    which, values = st.columns(2, vertical_alignment="bottom")
-    key = which.selectbox("Knob", list(by_key), format_func=words.short, key="steer-knob")
-    with values:
-        left = _ends(by_key[key]) if by_key[key].is_range else _some(by_key[key])
+    knob_column, value_column = st.columns(2, vertical_alignment="bottom")
+    key = knob_column.selectbox("Knob", list(by_key), format_func=words.short, key="steer-knob")
+    with value_column:
+        values_left = _ends(by_key[key]) if by_key[key].is_range else _some(by_key[key])
     with st.container(horizontal=True, key="steer-buttons"):
-        look = {"disabled": not left}
+        button_look = {"disabled": not values_left}
         if button_pressed(
-            st.button, "Search only these values", "steer-narrow", icon=":material/filter_alt:", **look
+            st.button, "Search only these values", "steer-narrow", icon=":material/filter_alt:", **button_look
         ):
-            _send_command(view, "narrow", {key: left})
+            _send_command(view, "narrow", {key: values_left})
         if button_pressed(
-            st.button, "Also search these values", "steer-widen", icon=":material/open_in_full:", **look
+            st.button,
+            "Also search these values",
+            "steer-widen",
+            icon=":material/open_in_full:",
+            **button_look,
         ):
-            _send_command(view, "widen", {key: left})
+            _send_command(view, "widen", {key: values_left})
         if button_pressed(
             st.button, "Search all values again", "steer-all", icon=":material/filter_alt_off:"
         ):
@@ -274,12 +293,12 @@ def _ends(knob: Knob) -> str:
         low.number_input("From", value=float(knob.low or 0.0), format="%g", key=f"steer-low-{name}"),
         high.number_input("to", value=float(knob.high or 0.0), format="%g", key=f"steer-high-{name}"),
     )
-    whole = [int(end) if knob.integer else end for end in ends]
-    return f"{whole[0]}{effective_config.SEPARATOR}{whole[1]}"
+    rounded = [int(end) if knob.integer else end for end in ends]
+    return f"{rounded[0]}{effective_config.SEPARATOR}{rounded[1]}"
 
 
 def _some(knob: Knob) -> list[Any]:
-    chosen = st.multiselect(
+    items = st.multiselect(
         "Values",
         list(knob.grid()),
         format_func=partial(words.choice, knob.key),
@@ -288,7 +307,7 @@ def _some(knob: Knob) -> list[Any]:
         wrap=True,
         help="Type in a value that was not declared to add it: the study then continues as a linked successor.",
     )
-    return [new_knobs.number(item) for item in chosen]
+    return [new_knobs.number(item) for item in items]
 
 
 def _sampler(view: StudyView) -> None:
@@ -298,5 +317,5 @@ def _sampler(view: StudyView) -> None:
 
 
 def _send_command(view: StudyView, command: str, arguments: dict[str, Any]) -> None:
-    sent = send(view.folder, command, arguments, by="page")
-    forms.remember_command(view.name, sent, _command_text(command, arguments))
+    sent_key = send(view.folder, command, arguments, by="page")
+    forms.remember_command(view.name, sent_key, _command_text(command, arguments))

@@ -45,20 +45,20 @@ def pack_study(name: str) -> bytes:
 
 def upload() -> None:
     """Choose a file, perhaps another name, and press the button; what the command line refuses is shown."""
-    done = st.session_state.get("study-imports", 0)  # after each import it is closed, and empty again
-    with st.popover("Import a study", icon=":material/upload:", key=f"study-upload-{done}"):
+    import_count = st.session_state.get("study-imports", 0)  # after each import it is closed, and empty again
+    with st.popover("Import a study", icon=":material/upload:", key=f"study-upload-{import_count}"):
         if not may_fill_in():
             return
-        given = st.file_uploader("Study file", type="zip", key=f"study-file-{done}")
+        uploaded = st.file_uploader("Study file", type="zip", key=f"study-file-{import_count}")
         name = st.text_input(
             "Name in this home",
-            key=f"study-name-{done}",
+            key=f"study-name-{import_count}",
             placeholder="unchanged",
             help="A name that no other study has.",
         )
-        look = {"icon": ":material/upload:", "disabled": given is None}
-        if button_pressed(st.button, "Import", "study-import", **look) and given:
-            draw_guarded(lambda: _import(given.getvalue(), name.strip()))
+        button_look = {"icon": ":material/upload:", "disabled": uploaded is None}
+        if button_pressed(st.button, "Import", "study-import", **button_look) and uploaded:
+            draw_guarded(lambda: _import(uploaded.getvalue(), name.strip()))
 
 
 def draw_import_result() -> None:
@@ -71,20 +71,20 @@ def _import(data: bytes, name: str) -> None:
     folder = jobs.new_folder(home())
     try:
         (folder / UPLOAD).write_bytes(data)
-        renamed = ["--name", name] if name else []
-        job = jobs.start(home(), ["study", "import", str(folder / UPLOAD), *renamed, "--json"])
+        name_option = ["--name", name] if name else []
+        job = jobs.start(home(), ["study", "import", str(folder / UPLOAD), *name_option, "--json"])
         with st.spinner("Unpacking the study ..."):
-            found = _outcome(job)
+            outcome = _outcome(job)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if found is None:
+    if outcome is None:
         st.error(words.escape(jobs.last_error(job)), icon=":material/error:")
         return
-    trials, runs = words.several(found["trials"], "trials"), words.several(found["runs"], "runs")
-    said = f"{found['study']} is here with {trials} and {runs}"
-    st.session_state["study-imported"] = [said, *found["notes"]]
+    trials, runs = words.several(outcome["trials"], "trials"), words.several(outcome["runs"], "runs")
+    text = f"{outcome['study']} is here with {trials} and {runs}"
+    st.session_state["study-imported"] = [text, *outcome["notes"]]
     st.session_state["study-imports"] = st.session_state.get("study-imports", 0) + 1
-    st.query_params["id"] = found["study"]
+    st.query_params["id"] = outcome["study"]
     st.rerun()
 
 
@@ -95,7 +95,7 @@ def _outcome(job: jobs.Job) -> dict[str, Any] | None:
         time.sleep(LOOK_SECONDS)
     try:
         text = job.log.read_text("utf-8")
-        found = json.loads(text[text.index("{") :])
+        outcome = json.loads(text[text.index("{") :])
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return outcome if isinstance(outcome, dict) else None

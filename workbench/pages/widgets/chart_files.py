@@ -32,8 +32,8 @@ _KEPT, _ASKED_AGAIN = "public, max-age=31536000, immutable", "no-cache"
 
 def content(name: str) -> bytes:
     """What is sent of a file; of the one that draws, with the place of Plotly in it."""
-    found = _FILES[name].read_bytes()
-    return found.replace(b"PLOTLY", _address(_PLOTLY).encode()) if name == _CHART else found
+    data = _FILES[name].read_bytes()
+    return data.replace(b"PLOTLY", _address(_PLOTLY).encode()) if name == _CHART else data
 
 
 @cache

@@ -103,8 +103,8 @@ def redraw_on_change(signature: Callable[[], object]) -> None:
     st.fragment(_look, run_every=LOOK_SECONDS)(signature, signature())
 
 
-def _look(signature: Callable[[], object], drawn: object) -> None:
-    if signature() != drawn:
+def _look(signature: Callable[[], object], drawn_signature: object) -> None:
+    if signature() != drawn_signature:
         st.rerun()
 
 
@@ -132,34 +132,34 @@ def button_pressed(draw: Callable[..., object], label: str, key: str, **options:
     repeated with the same click. Its callback is called once, so the click is kept here until somebody takes it.
     Whoever came by a link that only shows finds it switched off, and a click that is sent all the same does nothing.
     """
-    clicked = f"clicked-{key}"
+    click_key = f"clicked-{key}"
     if not may_steer():
         draw(label, key=key, **options | {"disabled": True, "help": ONLY_SHOWN})
-        st.session_state.pop(clicked, None)
+        st.session_state.pop(click_key, None)
         return False
-    draw(label, key=key, on_click=_keep_click, args=(clicked,), **options)
-    return bool(st.session_state.pop(clicked, False))
+    draw(label, key=key, on_click=_keep_click, args=(click_key,), **options)
+    return bool(st.session_state.pop(click_key, False))
 
 
-def _keep_click(clicked: str) -> None:
+def _keep_click(click_key: str) -> None:
     """Unless who sent it only looks by now: it would be taken once somebody steers in the same tab."""
     if may_steer():
-        st.session_state[clicked] = True
+        st.session_state[click_key] = True
 
 
 def limit_options(key: str, options: Sequence[str]) -> list[str]:
     """Of thousands of options the first ones, and those that this chooser shows or is linked to."""
     places = (st.query_params.get(key), st.session_state.get(f"linked-{key}"), st.session_state.get(key))
-    first, others = list(options[:MOST_OPTIONS]), set(options[MOST_OPTIONS:])
-    return first + [name for name in dict.fromkeys(places) if name in others]
+    listed_options, folded_options = list(options[:MOST_OPTIONS]), set(options[MOST_OPTIONS:])
+    return listed_options + [name for name in dict.fromkeys(places) if name in folded_options]
 
 
 def restore_choice(
-    key: str, options: Sequence[str], first: str | None = None, hidden: Collection[str] = ()
+    key: str, options: Sequence[str], first: str | None = None, hidden_options: Collection[str] = ()
 ) -> None:
     """Before a chooser is drawn: its value from a new link, else the last one chosen, else ``first``.
 
-    What is in neither ``options`` nor ``hidden``, which are there and cannot be chosen now, is gone, and
+    What is in neither ``options`` nor ``hidden_options``, which are there and cannot be chosen now, is gone, and
     :func:`save_choice` says so.
     """
     linked, last = st.query_params.get(key), st.session_state.get(f"linked-{key}")
@@ -167,9 +167,9 @@ def restore_choice(
         st.session_state.pop(f"gone-{key}", None)
         if linked in options:
             st.session_state[key] = linked
-        elif linked and linked not in hidden:
+        elif linked and linked not in hidden_options:
             st.session_state[f"gone-{key}"] = linked
-    elif last and last not in options and last not in hidden:  # it was deleted while it was shown
+    elif last and last not in options and last not in hidden_options:  # it was deleted while it was shown
         st.session_state[f"gone-{key}"] = st.session_state.pop(f"linked-{key}")
     if st.session_state.get(key) not in options:
         st.session_state[key] = last if last in options else first or options[0]
@@ -177,14 +177,14 @@ def restore_choice(
     st.session_state[key] = st.session_state[key]
 
 
-def save_choice(key: str, chosen: str) -> None:
+def save_choice(key: str, option: str) -> None:
     """After a chooser was drawn: keep its value in the address, so that it can be sent to somebody."""
-    gone, before = st.session_state.get(f"gone-{key}"), st.session_state.get(f"linked-{key}")
-    st.query_params[key] = st.session_state[f"linked-{key}"] = chosen
-    if gone and chosen != before and before is not None:
+    missing_option, before = st.session_state.get(f"gone-{key}"), st.session_state.get(f"linked-{key}")
+    st.query_params[key] = st.session_state[f"linked-{key}"] = option
+    if missing_option and option != before and before is not None:
         st.session_state.pop(f"gone-{key}")
-    elif gone:
-        _say_gone(gone, f"Shown is {chosen}.")
+    elif missing_option:
+        _say_gone(missing_option, f"Shown is {option}.")
 
 
 def say_gone(key: str) -> None:
@@ -193,9 +193,9 @@ def say_gone(key: str) -> None:
         _say_gone(linked, "")
 
 
-def _say_gone(name: str, instead: str) -> None:
-    said = f"{name} is not in this home: it was deleted, or the link is from another one. {instead}"
-    st.warning(words.escape(said.strip()), icon=":material/link_off:")
+def _say_gone(name: str, replacement_text: str) -> None:
+    text = f"{name} is not in this home: it was deleted, or the link is from another one. {replacement_text}"
+    st.warning(words.escape(text.strip()), icon=":material/link_off:")
 
 
 def show_store_note() -> None:
@@ -213,10 +213,8 @@ def badge(state: str | None, label: str | None = None) -> None:
 def backend_note(backend: str | None, reason: str | None) -> None:
     """What ranks send by. Why no GPU does it may be the words of a driver's library, which belong in a tip."""
     if backend:
-        where = f"{backend}, on the CPU" if backend == "gloo" else backend
-        st.caption(
-            words.escape(where), help=words.escape(reason or "no reason was recorded"), width="content"
-        )
+        text = f"{backend}, on the CPU" if backend == "gloo" else backend
+        st.caption(words.escape(text), help=words.escape(reason or "no reason was recorded"), width="content")
 
 
 def icon_note(icon: str, text: str) -> None:
@@ -227,23 +225,23 @@ def icon_note(icon: str, text: str) -> None:
 def metrics(values: Mapping[str, tuple[str, str]], key: str) -> None:
     """A row of tiles: label -> (value, a quiet line below it), each with what its number is."""
     with st.grid(len(values), min_column_width=TILE_PIXELS, gap="small", key=key):
-        for label, (value, below) in values.items():
+        for label, (value, caption) in values.items():
             with st.container(border=True, gap="xxsmall", height="stretch"):
                 st.metric(label, value, help=tile_help.find_help(label))
-                st.caption(below or "&nbsp;")
+                st.caption(caption or "&nbsp;")
 
 
 def table(
     columns: Mapping[str, list[Any]], key: str, config: Mapping[str, Any] | None = None, lines: int = 1
 ) -> None:
     """A read-only table; a column without any value is left out. Words go on in so many lines of a row."""
-    shown = {
+    cells = {
         name: [words.plain_commands(value) if isinstance(value, str) else value for value in values]
         for name, values in columns.items()
         if any(value is not None for value in values)
     }
     st.dataframe(
-        shown,
+        cells,
         key=key,
         hide_index=True,
         column_config=config,
@@ -283,11 +281,11 @@ def report_button(identity: str) -> None:
     )
 
 
-def compare_link(ticked: str, *, leads_to_run: bool = False) -> None:
+def compare_link(ids_key: str, *, leads_to_run: bool = False) -> None:
     """A link to the comparison of the runs whose ids a table left in the session under this key; of a single one, where
     nothing below the table shows it, a link to it.
     """
-    ids = st.session_state.get(ticked, [])
+    ids = st.session_state.get(ids_key, [])
     if leads_to_run and len(ids) == 1:
         query = {"id": ids[0]}
         st.page_link(PAGES["Runs"], label=f"Open {ids[0]}", icon=":material/play_circle:", query_params=query)
@@ -315,26 +313,26 @@ def nothing_yet(text: str, command: str) -> None:
         st.code(command, language="bash")
 
 
-def remember(place: str, text: str, *, refused: bool) -> None:
+def remember(place: str, text: str, *, is_refused: bool) -> None:
     """Keeps what became of a click for :func:`answer_of_click`."""
-    st.session_state[f"answer-{place}"] = (text, refused)
+    st.session_state[f"answer-{place}"] = (text, is_refused)
 
 
 def answer_of_click(place: str) -> None:
     """What became of the last click here. A refusal stays until somebody says that it was read."""
-    text, refused = st.session_state.get(f"answer-{place}", ("", False))
+    text, is_refused = st.session_state.get(f"answer-{place}", ("", False))
     if not text:
         return
-    forget = f"answer-{place}"
-    answer_until_read(place, text, lambda: st.session_state.pop(forget, None), refused=refused)
+    answer_key = f"answer-{place}"
+    answer_until_read(place, text, lambda: st.session_state.pop(answer_key, None), is_refused=is_refused)
 
 
-def answer_until_read(place: str, text: str, read: Callable[[], None], *, refused: bool) -> None:
+def answer_until_read(place: str, text: str, on_read: Callable[[], None], *, is_refused: bool) -> None:
     """An answer with the button that says that it was read."""
     with st.container(horizontal=True, vertical_alignment="center", key=f"answer-{place}-shown"):
-        show, icon = (st.error, ":material/block:") if refused else (st.success, ":material/check:")
-        show(words.escape(text), icon=icon)
-        st.button("OK", key=f"answer-{place}-read", on_click=read)
+        draw_box, icon = (st.error, ":material/block:") if is_refused else (st.success, ":material/check:")
+        draw_box(words.escape(text), icon=icon)
+        st.button("OK", key=f"answer-{place}-read", on_click=on_read)
 
 
 def grid(count: int, columns: int) -> list[Any]:

@@ -58,24 +58,30 @@ def drawing_of(figure: go.Figure, alt: str) -> Drawing:
     return Drawing([as_written(trace) for trace in traces], as_written(spec["layout"]), alt)
 
 
-def piece_since(known: Sequence[Drawing], now: Drawing) -> dict[str, Any] | None:
-    """The message that makes ``now`` of each of the ``known`` ones; None where none is so much alike that one could.
+def piece_since(known_drawings: Sequence[Drawing], drawing: Drawing) -> dict[str, Any] | None:
+    """The message that makes ``drawing`` of each of ``known_drawings``; None where none is alike enough.
 
     Of each trace ``append`` has, by attribute, how many points stay from the first one on and those that follow;
     ``set`` what is another one. So has ``layout``.
     """
-    bases = [base for base in known if _alike(base, now)]
+    bases = [base for base in known_drawings if _alike(base, drawing)]
     if not bases:
         return None
     of_each = zip(*(base.traces for base in bases), strict=True)
-    traces = [_new_of_trace(olds, new) for olds, new in zip(of_each, now.traces, strict=True)]
+    traces = [_new_of_trace(old_traces, new) for old_traces, new in zip(of_each, drawing.traces, strict=True)]
     layout = {
         name: value
-        for name, value in now.layout.items()
+        for name, value in drawing.layout.items()
         if any(name not in base.layout or base.layout[name] != value for base in bases)
     }
     versions = list(dict.fromkeys(base.version for base in bases))
-    return {"version": now.version, "from": versions, "traces": traces, "layout": layout, "alt": now.alt}
+    return {
+        "version": drawing.version,
+        "from": versions,
+        "traces": traces,
+        "layout": layout,
+        "alt": drawing.alt,
+    }
 
 
 def _alike(old: Drawing, new: Drawing) -> bool:
@@ -87,20 +93,20 @@ def _alike(old: Drawing, new: Drawing) -> bool:
     )
 
 
-def _new_of_trace(olds: Sequence[Mapping[str, Any]], new: Mapping[str, Any]) -> dict[str, Any]:
-    append, others = {}, {}
+def _new_of_trace(old_traces: Sequence[Mapping[str, Any]], new: Mapping[str, Any]) -> dict[str, Any]:
+    appended, replaced = {}, {}
     for name, value in new.items():
-        before = [old[name] for old in olds]
+        before = [old[name] for old in old_traces]
         if not isinstance(value, np.ndarray):
             if any(isinstance(old, np.ndarray) or old != value for old in before):
-                others[name] = value
+                replaced[name] = value
         elif not all(_extends(old, value) for old in before):
-            others[name] = _packed(value)
+            replaced[name] = _packed(value)
         else:
-            kept = min(_count_same(old, value) for old in before)
-            if any(kept < old.shape[-1] for old in before) or kept < value.shape[-1]:
-                append[name] = {"keep": kept, "new": _packed(value[..., kept:])}
-    return {key: part for key, part in (("append", append), ("set", others)) if part}
+            same_count = min(_count_same(old, value) for old in before)
+            if any(same_count < old.shape[-1] for old in before) or same_count < value.shape[-1]:
+                appended[name] = {"keep": same_count, "new": _packed(value[..., same_count:])}
+    return {key: part for key, part in (("append", appended), ("set", replaced)) if part}
 
 
 def _extends(old: Any, new: Array) -> bool:
@@ -111,9 +117,9 @@ def _extends(old: Any, new: Array) -> bool:
 def _count_same(old: Array, new: Array) -> int:
     """How many points are the same, bit by bit, from the first one on."""
     count, bits = min(old.shape[-1], new.shape[-1]), f"u{new.dtype.itemsize}"
-    same = old[..., :count].view(bits) == new[..., :count].view(bits)
-    same = same.all(axis=tuple(range(same.ndim - 1)))
-    return count if same.all() else int(same.argmin())
+    is_same = old[..., :count].view(bits) == new[..., :count].view(bits)
+    is_same = is_same.all(axis=tuple(range(is_same.ndim - 1)))
+    return count if is_same.all() else int(is_same.argmin())
 
 
 def _held(name: str, value: Any) -> Any:
@@ -132,8 +138,10 @@ def _are_numbers(values: Sequence[Any]) -> bool:
     if values and all(isinstance(row, list | tuple) for row in values):
         flat = [value for row in values for value in row]
         return len({len(row) for row in values}) == 1 and _are_numbers(flat)
-    known = [value for value in values if value is not None]
-    return bool(known) and all(isinstance(one, int | float) and not isinstance(one, bool) for one in known)
+    values_known = [value for value in values if value is not None]
+    return bool(values_known) and all(
+        isinstance(number, int | float) and not isinstance(number, bool) for number in values_known
+    )
 
 
 def _narrow(values: Array) -> Array:
@@ -145,5 +153,5 @@ def _packed(value: Any) -> Any:
     """An array as Plotly writes one into JSON; everything else as it is."""
     if not isinstance(value, np.ndarray):
         return value
-    packed = {"dtype": value.dtype.str[1:], "bdata": base64.b64encode(value.tobytes()).decode("ascii")}
-    return packed | ({"shape": ", ".join(map(str, value.shape))} if value.ndim > 1 else {})
+    encoded = {"dtype": value.dtype.str[1:], "bdata": base64.b64encode(value.tobytes()).decode("ascii")}
+    return encoded | ({"shape": ", ".join(map(str, value.shape))} if value.ndim > 1 else {})

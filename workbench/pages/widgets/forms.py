@@ -107,30 +107,30 @@ def field(model: type[BaseModel], key: str) -> FormField:
 
 
 def _find(model: type[BaseModel], key: str) -> tuple[type[BaseModel], FieldInfo]:
-    section, *rest = key.split(".")
+    section, *inner_keys = key.split(".")
     info = model.model_fields[section]
-    if not rest:
+    if not inner_keys:
         return model, info
     inner = info.annotation
     if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
         raise KeyError(key)
-    return _find(inner, ".".join(rest))
+    return _find(inner, ".".join(inner_keys))
 
 
 def _plain_type(annotation: Any, metadata: list[Any]) -> tuple[type, bool, tuple[Any, ...], dict[str, float]]:
     """The plain type below Optional, Annotated and Literal, and every bound on the way."""
     bounds = {name: bound for item in metadata for name, bound in _bounds_of(item).items()}
-    if named := next((item for item in metadata if isinstance(item, OneOf)), None):
-        return str, False, tuple(named.names()), bounds
+    if choice := next((item for item in metadata if isinstance(item, OneOf)), None):
+        return str, False, tuple(choice.names()), bounds
     origin = get_origin(annotation)
     if origin is Annotated:
-        inner, *more = get_args(annotation)
-        kind, optional, options, deeper = _plain_type(inner, more)
-        return kind, optional, options, bounds | deeper
+        inner, *other_types = get_args(annotation)
+        kind, optional, options, inner_bounds = _plain_type(inner, other_types)
+        return kind, optional, options, bounds | inner_bounds
     if origin in (Union, UnionType):
         inner = next(option for option in get_args(annotation) if option is not NoneType)
-        kind, _, options, deeper = _plain_type(inner, [])
-        return kind, True, options, bounds | deeper
+        kind, _, options, inner_bounds = _plain_type(inner, [])
+        return kind, True, options, bounds | inner_bounds
     if origin is Literal:
         options = get_args(annotation)
         return type(options[0]), False, options, bounds
@@ -177,8 +177,8 @@ def widget(form_field: FormField, key: str, value: Any = None, place: Any = st) 
     if form_field.kind in (int, float):
         return _number(form_field, key, start, place)
     hint = HINTS.get(form_field.key, UNSET) if form_field.optional else None
-    typed = place.text_input(form_field.label, start or "", key=key, help=form_field.help, placeholder=hint)
-    return (typed.strip() or None) if form_field.optional else typed.strip()
+    text = place.text_input(form_field.label, start or "", key=key, help=form_field.help, placeholder=hint)
+    return (text.strip() or None) if form_field.optional else text.strip()
 
 
 def _number(form_field: FormField, key: str, start: Any, place: Any) -> Any:
@@ -227,6 +227,8 @@ def forget_command(command_id: str) -> None:
 def pending_commands(study: str) -> list[tuple[str, str, float]]:
     """Id, words and time of the commands to a study, the newest first."""
     commands = st.session_state.get("asked") or {}
-    return [(key, description, at) for key, (name, description, at) in commands.items() if name == study][
-        ::-1
-    ]
+    return [
+        (key, description, sent_unix)
+        for key, (name, description, sent_unix) in commands.items()
+        if name == study
+    ][::-1]

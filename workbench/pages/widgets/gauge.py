@@ -43,32 +43,34 @@ def _gauge(home_folder: Path, config: str) -> Gauge:
     return predictions.gauge(parse(json.loads(config)), _target(home_folder))
 
 
-def draw(config: RunConfig, whose: str = "") -> None:
-    """Two lines on a configuration that keeps every rule; ``whose`` it is begins them."""
-    found = _gauge(home(), config.dumps())
-    if found.memory is not None:
+def draw(config: RunConfig, owner: str = "") -> None:
+    """Two lines on a configuration that keeps every rule; ``owner`` begins them."""
+    gauge = _gauge(home(), config.dumps())
+    if gauge.memory is not None:
         st.caption(
-            f":material/memory: {_begin(whose, 'Memory')}: {memory_words(found.memory)}", help=_MEMORY_HELP
+            f":material/memory: {_begin(owner, 'Memory')}: {memory_words(gauge.memory)}", help=_MEMORY_HELP
         )
-    left_out = "".join(f"\n- {words.escape(note)}" for note in found.notes)
+    left_out = "".join(f"\n- {words.escape(note)}" for note in gauge.notes)
     st.caption(
-        f":material/timer: {_begin(whose, 'Step')}: {words.escape(step_words(found))}.",
+        f":material/timer: {_begin(owner, 'Step')}: {words.escape(step_words(gauge))}.",
         help=f"{_STEP_HELP}{left_out}",
     )
 
 
-def _begin(whose: str, what: str) -> str:
-    return f"{whose} {what.lower()}" if whose else what
+def _begin(owner: str, noun: str) -> str:
+    return f"{owner} {noun.lower()}" if owner else noun
 
 
 def memory_words(memory: MemoryGauge) -> str:
     """What is counted, with what that comes to, beside the limit; coloured where it may not suffice."""
-    counted, range_ = words.gib(memory.counted_bytes), memory.bytes
-    about = f"{words.gib(range_.median)} ({words.gib(range_.low)} to {words.gib(range_.high)}) with all else"
-    said = f"{counted} by formula on rank {memory.rank:,}, {about}"
+    counted_text, range_ = words.gib(memory.counted_bytes), memory.bytes
+    whole_text = (
+        f"{words.gib(range_.median)} ({words.gib(range_.low)} to {words.gib(range_.high)}) with all else"
+    )
+    text = f"{counted_text} by formula on rank {memory.rank:,}, {whole_text}"
     if memory.limit_bytes is None or memory.out_of_memory_probability is None:
-        return f"{said}; the limit is not known: the driver did not tell it."
-    of_limit = f"{said}, of {words.gib(memory.limit_bytes)} ({memory.limit})"
+        return f"{text}; the limit is not known: the driver did not tell it."
+    of_limit = f"{text}, of {words.gib(memory.limit_bytes)} ({memory.limit})"
     return f"{of_limit}{_warn(memory.out_of_memory_probability)}"
 
 
@@ -79,16 +81,16 @@ def _warn(probability: float) -> str:
     return f". :{color}[Runs out of memory with a probability of {words.percent(probability)}.]"
 
 
-def step_words(found: Gauge) -> str:
+def step_words(gauge: Gauge) -> str:
     """The predicted time of a step with its range and rate, or why there is none."""
-    if found.step_seconds is None or found.tokens_per_second is None:
-        return f"not modelled here ({found.unknown})"
-    seconds = found.step_seconds
-    between = f"{words.seconds(seconds.low)} to {words.seconds(seconds.high)}"
-    rate = f"{words.number(found.tokens_per_second)} tokens/s"
-    more = (
-        f"; the time of {words.several(len(found.left_out), 'settings')} is not modelled"
-        if found.left_out
+    if gauge.step_seconds is None or gauge.tokens_per_second is None:
+        return f"not modelled here ({gauge.unknown})"
+    seconds = gauge.step_seconds
+    interval = f"{words.seconds(seconds.low)} to {words.seconds(seconds.high)}"
+    rate = f"{words.number(gauge.tokens_per_second)} tokens/s"
+    left_out_text = (
+        f"; the time of {words.several(len(gauge.left_out), 'settings')} is not modelled"
+        if gauge.left_out
         else ""
     )
-    return f"{words.seconds(seconds.median)} predicted ({between}), {rate}{more}"
+    return f"{words.seconds(seconds.median)} predicted ({interval}), {rate}{left_out_text}"

@@ -32,10 +32,10 @@ def heading(title: str, caption: str) -> None:
 def _saved_views(page: str) -> None:
     """Places with a name, each a link, and a field to name the one that is shown."""
     with st.popover("Views", icon=":material/bookmark:", type="tertiary", key="views"):
-        found = notes.saved_views(home())
-        for view in found:
+        views = notes.saved_views(home())
+        for view in views:
             _line(view)
-        if not found:
+        if not views:
             st.caption("A view is a place of these pages with its filters, under a name of your own.")
         if not may_fill_in():
             return
@@ -64,6 +64,6 @@ def _keep(name: str, page: str, query: dict[str, str]) -> None:
     try:
         notes.save_view(home(), name, page, query)
     except InputError as error:
-        remember("views", str(error), refused=True)
+        remember("views", str(error), is_refused=True)
     else:
-        remember("views", f"Saved as {name}.", refused=False)
+        remember("views", f"Saved as {name}.", is_refused=False)

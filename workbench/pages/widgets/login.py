@@ -15,13 +15,13 @@ from workbench.services.access import Role
 from workbench.text import words
 
 
-def role_of(user: Mapping[str, Any], listed: Mapping[str, Any]) -> Role | None:
+def role_of(user: Mapping[str, Any], emails_of_roles: Mapping[str, Any]) -> Role | None:
     """What somebody who is logged in may do; None for nothing. An unverified address is nobody's."""
     email = str(user.get("email") or "").casefold()
     if not email or user.get("email_verified") is False:
         return None
     for name, role in (("users", Role.OWNER), ("readers", Role.READER)):
-        if email in [str(one).casefold() for one in listed.get(name) or []]:
+        if email in [str(address).casefold() for address in emails_of_roles.get(name) or []]:
             return role
     return None
 
@@ -46,8 +46,8 @@ def let_in() -> bool:
         return True
     st.title("Workbench", anchor=False)
     if st.user.get("is_logged_in"):
-        who = words.escape(str(st.user.get("email") or "This account"))
-        st.error(f"{who} is not among the users or readers of this page.", icon=":material/block:")
+        account = words.escape(str(st.user.get("email") or "This account"))
+        st.error(f"{account} is not among the users or readers of this page.", icon=":material/block:")
         st.button("Log out", on_click=st.logout)
     else:
         st.button("Log in", icon=":material/login:", type="primary", on_click=st.login)

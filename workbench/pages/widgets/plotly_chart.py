@@ -37,7 +37,7 @@ class ClickedPoint(NamedTuple):
     """A point that was clicked: where it is, and its ``customdata``."""
 
     x: Any
-    about: Any
+    customdata: Any
 
 
 def chart(figure: go.Figure, key: str, alt: str) -> None:
@@ -46,12 +46,12 @@ def chart(figure: go.Figure, key: str, alt: str) -> None:
     _component(key=key, data=drawing.whole, height=drawing.height)
 
 
-def shared_chart(draw: Callable[[], go.Figure], key: str, alt: str, *of: str | int | None) -> None:
-    """As :func:`chart`, drawn once for all browsers: ``of`` tells what is drawn from any other drawing of this key.
+def shared_chart(draw: Callable[[], go.Figure], key: str, alt: str, *signature: str | int | None) -> None:
+    """As :func:`chart`, drawn once for all browsers: ``signature`` tells it from other drawings of this key.
 
     A browser that has an earlier one is sent what is new.
     """
-    drawing = _shared_drawing(key, alt, of, draw)
+    drawing = _shared_drawing(key, alt, signature, draw)
     _component(
         key=key, data=_news(key, drawing), height=drawing.height, on_missing_change=partial(_forget, key)
     )
@@ -64,10 +64,10 @@ def clickable_chart(figure: go.Figure, key: str, alt: str) -> ClickedPoint | Non
 
 
 def shared_clickable_chart(
-    draw: Callable[[], go.Figure], key: str, alt: str, *of: str | int | None
+    draw: Callable[[], go.Figure], key: str, alt: str, *signature: str | int | None
 ) -> ClickedPoint | None:
     """As :func:`shared_chart`, and the point that was clicked, once."""
-    drawing = _shared_drawing(key, alt, of, draw)
+    drawing = _shared_drawing(key, alt, signature, draw)
     return _clickable(key, _news(key, drawing), drawing.height)
 
 
@@ -78,21 +78,21 @@ def begin_page() -> None:
 
 @st.cache_resource(max_entries=_SHARED, show_spinner=False)
 def _shared_drawing(
-    key: str, alt: str, of: tuple[str | int | None, ...], _draw: Callable[[], go.Figure]
+    key: str, alt: str, signature: tuple[str | int | None, ...], _draw: Callable[[], go.Figure]
 ) -> Drawing:
-    del key, of
+    del key, signature
     return drawing_of(_draw(), alt)
 
 
 def _clickable(key: str, data: dict[str, Any], height: int) -> ClickedPoint | None:
-    told = _component(
+    state = _component(
         key=key,
         data=data | {"clickable": True},
         height=height,
         on_clicked_change=lambda: None,
         on_missing_change=partial(_forget, key),
     )
-    point = told.get("clicked")
+    point = state.get("clicked")
     return ClickedPoint(_read(point.get("x")), _read(point.get("about"))) if isinstance(point, dict) else None
 
 
@@ -106,18 +106,18 @@ def _read(value: Any) -> Any:
 def _news(key: str, drawing: Drawing) -> dict[str, Any]:
     """What this session's browser has to be told, so that it shows a drawing."""
     charts: dict[str, deque[Drawing]] = st.session_state.setdefault(_TOLD, {})
-    told = charts.setdefault(key, deque(maxlen=_KNOWN))
-    message = _shared_piece(tuple(told), drawing)
+    drawings = charts.setdefault(key, deque(maxlen=_KNOWN))
+    message = _shared_piece(tuple(drawings), drawing)
     if message is None:
-        told.clear()
-    told.append(drawing)
+        drawings.clear()
+    drawings.append(drawing)
     return drawing.whole if message is None else message
 
 
 @lru_cache(maxsize=_PIECES)
-def _shared_piece(known: tuple[Drawing, ...], now: Drawing) -> dict[str, Any] | None:
+def _shared_piece(known_drawings: tuple[Drawing, ...], drawing: Drawing) -> dict[str, Any] | None:
     """Browsers that look at the same run mostly have the same drawings."""
-    return piece_since(known, now)
+    return piece_since(known_drawings, drawing)
 
 
 def _forget(key: str) -> None:

@@ -69,9 +69,9 @@ def trial_chart(study: StudySnapshot, key: str) -> None:
         return series, study_figures.trials(series, name, aim)
 
     series, drawing = follow_study(name).more("trial-chart", study.document, draw)
-    clicked = clickable_chart(drawing, key, f"{aim.title}, with intervals")
-    if clicked is not None:
-        _open_run(study, clicked.x)
+    point = clickable_chart(drawing, key, f"{aim.title}, with intervals")
+    if point is not None:
+        _open_run(study, point.x)
     if series.note:
         st.caption(series.note)
 
@@ -96,15 +96,15 @@ def _open_run(study: StudySnapshot, number: object) -> None:
 
 def trials_table(
     rows: Sequence[Measurement],
-    acts: Callable[[str, Mapping[str, Any]], bool],
+    has_effect: Callable[[str, Mapping[str, Any]], bool],
     key: str,
     aim: Aim = TOKENS,
 ) -> None:
     """One line per trial, the newest first; a knob that does nothing at a point is left blank."""
     newest = list(rows)[::-1]
     keys = list(dict.fromkeys(name for row in newest for name in row.config))
-    told = {f"parallel.{name}" for name in words.IN_LAYOUT}
-    varying = [name for name in keys if name not in told]
+    layout_keys = {f"parallel.{name}" for name in words.IN_LAYOUT}
+    varying_keys = [name for name in keys if name not in layout_keys]
     st.dataframe(
         {
             "trial": [row.number for row in newest],
@@ -114,9 +114,10 @@ def trials_table(
             "layout": [_layout(row.config) for row in newest],
             **{
                 words.short(name): [
-                    words.choice(name, row.config[name]) if acts(name, row.config) else "" for row in newest
+                    words.choice(name, row.config[name]) if has_effect(name, row.config) else ""
+                    for row in newest
                 ]
-                for name in varying
+                for name in varying_keys
             },
             "seconds": [row.seconds or None for row in newest],
             "proposed by": [_source(row) for row in newest],

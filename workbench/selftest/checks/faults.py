@@ -50,28 +50,30 @@ def out_of_memory(bench: CheckContext) -> Verdict:
             "no size was found at which one rank of two runs out of memory and the other does not"
         )
     with bench.session() as session:
-        began = time.monotonic()
+        started = time.monotonic()
         outcome, _ = bench.run(session, config, "out-of-memory")
-        seconds = time.monotonic() - began
-        wrong = _check_ending(outcome, Ending.OOM, _VICTIM)
+        seconds = time.monotonic() - started
+        problems = _check_ending(outcome, Ending.OOM, _VICTIM)
         if seconds > STEP_PATIENCE_SECONDS:
-            wrong.append(f"it took {seconds:.0f} s to be noticed, which is as long as a hang")
-        wrong += _next_run(bench, session)
-    good = f"rank {_VICTIM} of pp=2 ran out of memory in its phase {outcome.phase}, and was named"
-    return verdict_of(wrong, f"{good} ({bench.describe_backend(config)})", {"to_ending_seconds": seconds})
+            problems.append(f"it took {seconds:.0f} s to be noticed, which is as long as a hang")
+        problems += _next_run(bench, session)
+    success = f"rank {_VICTIM} of pp=2 ran out of memory in its phase {outcome.phase}, and was named"
+    return verdict_of(
+        problems, f"{success} ({bench.describe_backend(config)})", {"to_ending_seconds": seconds}
+    )
 
 
 def killed_rank(bench: CheckContext) -> Verdict:
     """SIGKILL from outside."""
     with bench.session() as session:
         config = bench.config(_LONG)
-        harmed = _harm(bench, session, config, "killed-rank", signal.SIGKILL)
-        wrong = _check_ending(harmed.outcome, Ending.CRASHED, _VICTIM)
-        if not harmed.outcome.killed_from_outside:
-            wrong.append("it does not say that the signal came from outside")
-        wrong += _next_run(bench, session)
-    good = f"rank {_VICTIM} of dp=2 was named with its signal ({bench.describe_backend(config)})"
-    return verdict_of(wrong, good, {"to_ending_seconds": harmed.seconds})
+        fault = _harm(bench, session, config, "killed-rank", signal.SIGKILL)
+        problems = _check_ending(fault.outcome, Ending.CRASHED, _VICTIM)
+        if not fault.outcome.killed_from_outside:
+            problems.append("it does not say that the signal came from outside")
+        problems += _next_run(bench, session)
+    success = f"rank {_VICTIM} of dp=2 was named with its signal ({bench.describe_backend(config)})"
+    return verdict_of(problems, success, {"to_ending_seconds": fault.seconds})
 
 
 def hung_rank(bench: CheckContext) -> Verdict:
@@ -79,16 +81,16 @@ def hung_rank(bench: CheckContext) -> Verdict:
     with bench.session() as session:
         patience = {"train.step_timeout_seconds": _HANG_PATIENCE_SECONDS}
         config = bench.config(_LONG | patience)
-        harmed = _harm(bench, session, config, "hung-rank", signal.SIGSTOP)
-        wrong = _check_ending(harmed.outcome, Ending.HANG, _VICTIM)
-        dumps = len(list((harmed.folder / run_folder.FLIGHT).glob("rank-*.json")))
+        fault = _harm(bench, session, config, "hung-rank", signal.SIGSTOP)
+        problems = _check_ending(fault.outcome, Ending.HANG, _VICTIM)
+        dumps = len(list((fault.folder / run_folder.FLIGHT).glob("rank-*.json")))
         if not dumps:
-            wrong.append("no rank left a dump of its last collectives")
-        elif "; " not in harmed.outcome.reason:
-            wrong.append(f"the collective that the others wait in is not named: {harmed.outcome.reason}")
-        wrong += _next_run(bench, session)
-    measured: dict[str, Number] = {"to_ending_seconds": harmed.seconds, "dumps_count": dumps}
-    return verdict_of(wrong, f"{harmed.outcome.reason} ({bench.describe_backend(config)})", measured)
+            problems.append("no rank left a dump of its last collectives")
+        elif "; " not in fault.outcome.reason:
+            problems.append(f"the collective that the others wait in is not named: {fault.outcome.reason}")
+        problems += _next_run(bench, session)
+    measured: dict[str, Number] = {"to_ending_seconds": fault.seconds, "dumps_count": dumps}
+    return verdict_of(problems, f"{fault.outcome.reason} ({bench.describe_backend(config)})", measured)
 
 
 def _harm(
@@ -96,26 +98,26 @@ def _harm(
 ) -> _FaultResult:
     """Run, and send the victim's process a signal once every rank has taken a few steps."""
     written: list[Path] = []
-    done: list[float] = []
+    kill_times: list[float] = []
 
     def follow(folder: Path) -> None:
         written.append(folder)
-        threading.Thread(target=_kill_rank, args=(folder, number, done), daemon=True).start()
+        threading.Thread(target=_kill_rank, args=(folder, number, kill_times), daemon=True).start()
 
     def late() -> bool:
-        return not done and time.monotonic() - began > _START_SECONDS
+        return not kill_times and time.monotonic() - started > _START_SECONDS
 
-    began = time.monotonic()
+    started = time.monotonic()
     outcome, _ = bench.run(session, config, label, late, follow)
-    return _FaultResult(outcome, written[0], time.monotonic() - done[0] if done else None)
+    return _FaultResult(outcome, written[0], time.monotonic() - kill_times[0] if kill_times else None)
 
 
-def _kill_rank(folder: Path, number: signal.Signals, done: list[float]) -> None:
-    until = time.monotonic() + _START_SECONDS
-    while time.monotonic() < until:
+def _kill_rank(folder: Path, number: signal.Signals, kill_times: list[float]) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
         ranks = progress.read(folder)
         if len(ranks) > 1 and min(rank.step for rank in ranks) >= _STEP:
-            done.append(time.monotonic())
+            kill_times.append(time.monotonic())
             os.kill(ranks[_VICTIM].pid, number)
             return
         time.sleep(_LOOK_SECONDS)

@@ -68,9 +68,9 @@ def expert(ranks: int) -> Layouts:
 
 def pipeline(ranks: int) -> Layouts:
     """Every kind of schedule, with as many stages a rank as its entry shows it with."""
-    deep = _deep(ranks)
+    layered_model = _deep(ranks)
     return {
-        f"pp_{kind}": deep
+        f"pp_{kind}": layered_model
         | {"parallel.pp": ranks, "schedule.kind": kind, "schedule.chunks": facts.shown_chunks}
         for kind, facts in SCHEDULES.items()
     }
@@ -107,21 +107,21 @@ def exact_pipeline(bench: CheckContext) -> Verdict:
     return exact(bench, pipeline(bench.ranks), _deep(bench.ranks))
 
 
-def exact(bench: CheckContext, layouts: Layouts, alone: dict[str, Any]) -> Verdict:
+def exact(bench: CheckContext, layouts: Layouts, single_rank_settings: dict[str, Any]) -> Verdict:
     """Losses and gradient norms of three steps of each layout against those of one process on the same device."""
-    wrong: list[str] = []
+    mismatches: list[str] = []
     measured: dict[str, Number] = {}
     with bench.session() as session:
-        single = bench.config(SIZES | alone, bench.ranks)
+        single = bench.config(SIZES | single_rank_settings, bench.ranks)
         outcome, reference = bench.run(session, single, "one-process")
         if not outcome.good:
             return make_failure(f"one process ended {outcome.ending.value}: {outcome.reason}")
         for name, values in layouts.items():
             problem, difference = _compare(bench, session, name, values, reference)
             measured[f"{name}_loss_difference_nats"] = difference
-            wrong += [problem] if problem else []
+            mismatches += [problem] if problem else []
     return verdict_of(
-        wrong, f"{', '.join(layouts)} equal one process ({bench.describe_backend(single)})", measured
+        mismatches, f"{', '.join(layouts)} equal one process ({bench.describe_backend(single)})", measured
     )
 
 
@@ -129,9 +129,9 @@ def _compare(
     bench: CheckContext, session: Session, name: str, values: dict[str, Any], reference: RunSummary
 ) -> tuple[str | None, float | None]:
     config = bench.config(SIZES | values)
-    illegal = next(iter(problems(config)), None)
-    if illegal is not None:
-        return f"{name} is refused: {illegal}", None
+    problem = next(iter(problems(config)), None)
+    if problem is not None:
+        return f"{name} is refused: {problem}", None
     outcome, summary = bench.run(session, config, name)
     if not outcome.good:
         return f"{name} ended {outcome.ending.value}: {outcome.reason}", None

@@ -42,16 +42,20 @@ def machine(bench: CheckContext) -> Verdict:
     for command in _TOOLS:
         if (output := _output(command)) is not None:
             bench.keep(f"{'-'.join(command).replace('--', '-')}.txt", output)
-    wrong = [f"{check.name}: {check.why}" for check in checks if check.needed and check.status == "missing"]
+    problems = [
+        f"{check.name}: {check.why}" for check in checks if check.needed and check.status == "missing"
+    ]
     driver = detection.open_library()
-    shown = len(selection.visible(driver))
-    usable = _usable(shown)
-    if bench.device != "cpu" and shown and not usable:
-        wrong.append(
-            f"the driver shows {several(shown, 'GPUs')}, and none can be used: {bench.why_not_cuda()}"
+    visible_count = len(selection.visible(driver))
+    usable_count = _usable(visible_count)
+    if bench.device != "cpu" and visible_count and not usable_count:
+        problems.append(
+            f"the driver shows {several(visible_count, 'GPUs')}, and none can be used: {bench.why_not_cuda()}"
         )
-    measured: dict[str, Number] = {"gpus_shown_count": shown, "gpus_usable_count": usable}
-    return verdict_of(wrong, _words(checks, usable, selection.describe_hidden_gpus(driver)), measured)
+    measured: dict[str, Number] = {"gpus_shown_count": visible_count, "gpus_usable_count": usable_count}
+    return verdict_of(
+        problems, _words(checks, usable_count, selection.describe_hidden_gpus(driver)), measured
+    )
 
 
 def nvml(bench: CheckContext) -> Verdict:
@@ -60,10 +64,10 @@ def nvml(bench: CheckContext) -> Verdict:
 
     recorder = NvmlCallRecorder(pynvml)
     library = Nvml(recorder)
-    shown, until = range(library.device_count), time.monotonic() + _READ_SECONDS
-    fields: dict[int, set[str]] = {gpu: set() for gpu in shown}
-    while time.monotonic() < until:
-        for gpu in shown:
+    gpus, deadline = range(library.device_count), time.monotonic() + _READ_SECONDS
+    fields: dict[int, set[str]] = {gpu: set() for gpu in gpus}
+    while time.monotonic() < deadline:
+        for gpu in gpus:
             reading = asdict(library.sample(gpu))
             fields[gpu] |= {name for name, value in reading.items() if value is not None}
         time.sleep(_EVERY_SECONDS)
@@ -71,20 +75,20 @@ def nvml(bench: CheckContext) -> Verdict:
     library.close()
     bench.keep(
         RECORDING,
-        recorder.recording(f"{several(len(shown), 'GPUs')}, driver {driver}. Written by workbench selftest."),
+        recorder.recording(f"{several(len(gpus), 'GPUs')}, driver {driver}. Written by workbench selftest."),
     )
     bench.keep("missing.txt", "".join(f"{line}\n" for line in missing))
-    wrong = [
+    problems = [
         f"GPU {gpu} tells no {name}"
-        for gpu in shown
+        for gpu in gpus
         for name in ("memory_used_bytes", "memory_total_bytes")
         if name not in fields[gpu]
     ]
     slowest = max((wall for spans in recorder.seconds.values() for wall, _ in spans), default=0.0)
-    measured: dict[str, Number] = {"gpus_count": len(shown), "slowest_call_seconds": slowest}
+    measured: dict[str, Number] = {"gpus_count": len(gpus), "slowest_call_seconds": slowest}
     measured |= {f"gpu_{gpu}_fields_count": len(readings) for gpu, readings in fields.items()}
     return verdict_of(
-        wrong, f"{several(len(shown), 'GPUs')} read; {len(missing)} functions not answered", measured
+        problems, f"{several(len(gpus), 'GPUs')} read; {len(missing)} functions not answered", measured
     )
 
 
@@ -92,12 +96,12 @@ def versions() -> dict[str, Any]:
     """Of Python, this package and all that it needs, torch's libraries, the driver and the system."""
     import torch
 
-    needed = [PACKAGE, *_names(importlib.metadata.requires(PACKAGE) or [])]
+    packages = [PACKAGE, *_names(importlib.metadata.requires(PACKAGE) or [])]
     on_gpus = torch.version.cuda is not None or torch.version.hip is not None
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "packages": {name: _version(name) for name in needed},
+        "packages": {name: _version(name) for name in packages},
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if on_gpus else None,
@@ -118,16 +122,16 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _usable(shown: int) -> int:
-    for count in range(shown, 0, -1):
+def _usable(visible_count: int) -> int:
+    for count in range(visible_count, 0, -1):
         if selection.choose(RunConfig(), count).kind == "cuda":
             return count
     return 0
 
 
-def _words(checks: list[doctor.Check], usable: int, hidden: str) -> str:
+def _words(checks: list[doctor.Check], usable_count: int, hidden: str) -> str:
     checks_by_name = {check.name: check for check in checks}
-    text = checks_by_name["gpu"].value if usable else "no GPU to train on"
+    text = checks_by_name["gpu"].value if usable_count else "no GPU to train on"
     python, torch, cpu = (checks_by_name[name].value for name in ("python", "torch", "cpu"))
     return f"Python {python}, torch {torch}, {cpu}, {text}{hidden}"
 
@@ -150,7 +154,7 @@ def _output(command: tuple[str, ...]) -> str | None:
     if shutil.which(command[0]) is None:
         return None
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TOOL_SECONDS)
+        process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TOOL_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout + done.stderr
+    return process.stdout + process.stderr

@@ -42,20 +42,20 @@ def calibration(bench: CheckContext) -> Verdict:
 
     ranks = bench.ranks
     device = "cpu" if bench.why_not_cuda(ranks) else "cuda"
-    calibrated = calibrate(
+    result = calibrate(
         bench.home, CalibrationRequest(ranks, True, device), lambda: False, lambda progress: None
     )
-    bench.keep("calibration.json", calibrated.as_dict())
-    wrong = [] if calibrated.complete else ["it is not complete"]
-    for curve in calibrated.curves:
+    bench.keep("calibration.json", result.as_dict())
+    problems = [] if result.complete else ["it is not complete"]
+    for curve in result.curves:
         points = [point.seconds for point in curve.points]
         if not points or not all(math.isfinite(seconds) and seconds > 0 for seconds in points):
-            wrong.append(f"{curve.name} on {several(curve.ranks, 'ranks')} has implausible times")
+            problems.append(f"{curve.name} on {several(curve.ranks, 'ranks')} has implausible times")
     wanted: tuple[Kind, ...] = ("gemm", "memory", "collective", *(("transfer",) if device == "cuda" else ()))
-    wrong += [f"no curve of kind {kind}" for kind in wanted if not calibrated.select_curves(kind)]
-    where = "GPUs" if device == "cuda" else "CPU ranks"
-    good = f"{len(calibrated.curves)} curves on {ranks} {where} in {calibrated.seconds:.0f} s"
-    return verdict_of(wrong, good, _best(calibrated))
+    problems += [f"no curve of kind {kind}" for kind in wanted if not result.select_curves(kind)]
+    device_text = "GPUs" if device == "cuda" else "CPU ranks"
+    success = f"{len(result.curves)} curves on {ranks} {device_text} in {result.seconds:.0f} s"
+    return verdict_of(problems, success, _best(result))
 
 
 def _best(calibration_: Calibration) -> dict[str, Number]:
@@ -71,42 +71,42 @@ def _best(calibration_: Calibration) -> dict[str, Number]:
 
 def trace(bench: CheckContext) -> Verdict:
     """torch.profiler over one step of all ranks, ordered as ``workbench control ID trace`` does."""
-    done = threading.Event()
+    is_written = threading.Event()
     config = bench.config({"parallel.dp": 2, "train.steps": 100_000} | _SMALLEST)
     written: list[Path] = []
 
     def follow(folder: Path) -> None:
         written.append(folder)
-        threading.Thread(target=_order, args=(folder, done), daemon=True).start()
+        threading.Thread(target=_order, args=(folder, is_written), daemon=True).start()
 
     with bench.session() as session:
-        outcome, _ = bench.run(session, config, "trace", done.is_set, follow)
+        outcome, _ = bench.run(session, config, "trace", is_written.is_set, follow)
     files = sorted(written[0].glob(f"{run_folder.TRACES}/*/rank-*.json.gz"))
-    wrong = []
+    problems = []
     if outcome.ending.value != "stopped":
-        wrong.append(f"ended {outcome.ending.value} instead of stopped: {outcome.reason}")
+        problems.append(f"ended {outcome.ending.value} instead of stopped: {outcome.reason}")
     if len(files) != 2:
-        wrong.append(f"{len(files)} of 2 ranks wrote a trace within {_TRACE_SECONDS:.0f} s")
+        problems.append(f"{len(files)} of 2 ranks wrote a trace within {_TRACE_SECONDS:.0f} s")
     size = sum(path.stat().st_size for path in files)
     return verdict_of(
-        wrong, f"both ranks recorded a step ({bench.describe_backend(config)})", {"packed_bytes": size}
+        problems, f"both ranks recorded a step ({bench.describe_backend(config)})", {"packed_bytes": size}
     )
 
 
-def _order(folder: Path, done: threading.Event) -> None:
-    until = time.monotonic() + _TRACE_SECONDS
-    ordered = False
-    while time.monotonic() < until:
+def _order(folder: Path, is_written: threading.Event) -> None:
+    deadline = time.monotonic() + _TRACE_SECONDS
+    has_asked = False
+    while time.monotonic() < deadline:
         ranks = progress.read(folder)
-        if not ordered and len(ranks) > 1 and min(rank.step for rank in ranks) >= _STEP:
+        if not has_asked and len(ranks) > 1 and min(rank.step for rank in ranks) >= _STEP:
             path = folder / run_folder.COMMANDS / f"{_ORDER}.json"
             command = {"id": _ORDER, "command": "trace", "arguments": {"steps": 1}}
             run_folder.write_json(path, command)
-            ordered = True
+            has_asked = True
         if len(list(folder.glob(f"{run_folder.TRACES}/*/rank-*.json.gz"))) == 2:
             break
         time.sleep(_LOOK_SECONDS)
-    done.set()
+    is_written.set()
 
 
 #: The lowest and the highest of so many pairs hold their median with 99.2 %, whatever the noise looks like.
@@ -135,13 +135,13 @@ class _UnusableError(Exception):
 
 def recording_cost(bench: CheckContext) -> Verdict:
     """The ratio of step times, pair by pair, the order turned each time; what exceeds the bar is measured again."""
-    usual, little = bench.config(_USUAL), bench.config(_USUAL | _LITTLE)
+    usual, short_records = bench.config(_USUAL), bench.config(_USUAL | _LITTLE)
     try:
         with bench.session() as session:
             _step(bench, session, usual, "warm-up")
-            verdict = judge(_ratios(bench, session, usual, little, "first"))
+            verdict = judge(_ratios(bench, session, usual, short_records, "first"))
             if verdict.outcome is Outcome.FAIL:
-                verdict = judge(_ratios(bench, session, usual, little, "again"))
+                verdict = judge(_ratios(bench, session, usual, short_records, "again"))
     except _UnusableError as problem:
         return make_failure(str(problem))
     return verdict
@@ -168,14 +168,14 @@ def judge(ratios: list[float]) -> Verdict:
 
 
 def _ratios(
-    bench: CheckContext, session: Session, usual: RunConfig, little: RunConfig, turn: str
+    bench: CheckContext, session: Session, usual: RunConfig, short_records: RunConfig, turn: str
 ) -> list[float]:
     ratios = []
     for pair in range(1, _PAIRS + 1):
         ratio_by_name: dict[str, float] = {}
         order = ("usual", "little") if pair % 2 else ("little", "usual")
         for kind in order:
-            config = usual if kind == "usual" else little
+            config = usual if kind == "usual" else short_records
             ratio_by_name[kind] = _step(bench, session, config, f"{turn}-{pair}-{kind}")
         ratios.append(ratio_by_name["usual"] / ratio_by_name["little"])
     return ratios

@@ -40,17 +40,17 @@ def stages() -> dict[str, dict[str, Any]]:
 
 def gpu_kernels(bench: CheckContext) -> Verdict:
     """Three steps on a GPU and on the CPU; bf16 only within what rounding does."""
-    wrong: list[str] = []
+    problems: list[str] = []
     measured: dict[str, Number] = {}
     with bench.session() as session:
         for name, values in KERNELS.items():
             problem, difference = _beside_cpu(bench, session, name, values, TOLERANCE_NATS["cuda"])
             measured[f"{name}_loss_difference_nats"] = difference
-            wrong += problem
+            problems += problem
         bf16 = {"precision": "bf16"}
         problem, difference = _beside_cpu(bench, session, "bf16", bf16, _ROUNDING_NATS)
         measured["bf16_loss_difference_nats"] = difference
-    return verdict_of(wrong + problem, "one GPU computes what the CPU does", measured)
+    return verdict_of(problems + problem, "one GPU computes what the CPU does", measured)
 
 
 def _beside_cpu(
@@ -70,7 +70,7 @@ def _beside_cpu(
 
 def memory_savings(bench: CheckContext) -> Verdict:
     """Each against the plain run, on the same device; peaks are told, and on a GPU compared."""
-    wrong: list[str] = []
+    problems: list[str] = []
     settings = SAVINGS | stages()
     with bench.session() as session:
         plain_config = bench.config(_SMALL)
@@ -83,12 +83,12 @@ def memory_savings(bench: CheckContext) -> Verdict:
             measured[f"{name}_peak_bytes"] = summary.peak_memory_bytes
             difference = largest_difference(summary.losses, plain.losses)
             if not outcome.good:
-                wrong.append(f"{name} ended {outcome.ending.value}: {outcome.reason}")
+                problems.append(f"{name} ended {outcome.ending.value}: {outcome.reason}")
             elif difference > TOLERANCE_NATS[plain_config.device]:
-                wrong.append(f"{name} changes the loss by {difference:.1e}")
-    where = bench.describe_backend(plain_config)
+                problems.append(f"{name} changes the loss by {difference:.1e}")
+    backend = bench.describe_backend(plain_config)
     return verdict_of(
-        wrong + _no_peaks(measured), f"{len(settings)} settings change no loss ({where})", measured
+        problems + _no_peaks(measured), f"{len(settings)} settings change no loss ({backend})", measured
     )
 
 

@@ -40,24 +40,26 @@ Losses = list[float | None] | str
 def two_on_one_gpu(bench: CheckContext, backend: str = BACKEND, device: str = DEVICE) -> Verdict:
     """Every axis on two ranks of one GPU, pipelines last, against one rank on it."""
     kinds = (layouts.data, layouts.tensor, layouts.context, layouts.expert, layouts.pipeline)
-    wrong: list[str] = []
+    problems: list[str] = []
     measured: dict[str, Number] = {}
-    alone: dict[bool, Losses] = {}
+    losses_of_one: dict[bool, Losses] = {}
     for kind in kinds:
         for name, values in kind(_RANKS).items():
             experts = name == "ep"
-            if experts not in alone:
+            if experts not in losses_of_one:
                 whole = EXPERTS | {"batch.micro_batch": 8} if experts else {}
-                label = f"one-rank-{len(alone)}"
-                alone[experts] = losses_of(_config(bench, whole, device), bench.home, label, backend, device)
+                label = f"one-rank-{len(losses_of_one)}"
+                losses_of_one[experts] = losses_of(
+                    _config(bench, whole, device), bench.home, label, backend, device
+                )
             losses = losses_of(_config(bench, values, device), bench.home, name, backend, device)
             if isinstance(losses, str) and _REFUSED in losses:
                 return not_possible(f"NCCL refuses two ranks on this GPU: {losses}", measured)
-            problem, difference = _compare(name, losses, alone[experts], TOLERANCE_NATS[device])
+            problem, difference = _compare(name, losses, losses_of_one[experts], TOLERANCE_NATS[device])
             measured[f"{name}_loss_difference_nats"] = difference
-            wrong += problem
+            problems += problem
     return verdict_of(
-        wrong, f"{len(measured)} layouts on two ranks of one GPU equal one rank on it", measured
+        problems, f"{len(measured)} layouts on two ranks of one GPU equal one rank on it", measured
     )
 
 
@@ -65,14 +67,16 @@ def _config(bench: CheckContext, values: dict[str, Any], device: str) -> RunConf
     return bench.config(SIZES | values | {"device": device})
 
 
-def _compare(name: str, losses: Losses, alone: Losses, tolerance: float) -> tuple[list[str], float | None]:
+def _compare(
+    name: str, losses: Losses, losses_of_one: Losses, tolerance: float
+) -> tuple[list[str], float | None]:
     if isinstance(losses, str):
         return [f"{name}: {losses}"], None
-    if isinstance(alone, str):
-        return [f"{name}: one rank has no losses to compare with: {alone}"], None
-    difference = largest_difference(losses, alone)
-    wrong = [] if difference <= tolerance else [f"{name}: losses differ by {difference:.1e}"]
-    return wrong, difference
+    if isinstance(losses_of_one, str):
+        return [f"{name}: one rank has no losses to compare with: {losses_of_one}"], None
+    difference = largest_difference(losses, losses_of_one)
+    problems = [] if difference <= tolerance else [f"{name}: losses differ by {difference:.1e}"]
+    return problems, difference
 
 
 def losses_of(
@@ -87,8 +91,10 @@ def losses_of(
         return f"illegal: {error}"
     methods, folder = multiprocessing.get_context("spawn"), run_folder.create(home, config, {LABEL: label})
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    where = (world_size, store.port, folder, backend, device)
-    ranks = [methods.Process(target=run_rank, args=(rank, *where), daemon=True) for rank in range(world_size)]
+    arguments = (world_size, store.port, folder, backend, device)
+    ranks = [
+        methods.Process(target=run_rank, args=(rank, *arguments), daemon=True) for rank in range(world_size)
+    ]
     for process in ranks:
         process.start()
     problem = first_failure(ranks, folder)
@@ -100,8 +106,8 @@ def losses_of(
 
 def first_failure(ranks: list[Any], folder: Path) -> str | None:
     """Wait for all ranks; what went wrong with the first that failed, None if none did."""
-    until = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < until:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline:
         for rank, process in enumerate(ranks):
             if process.exitcode:
                 return f"rank {rank} ended with {process.exitcode}: {last_words(folder, rank)}"
@@ -115,8 +121,8 @@ def last_words(folder: Path, rank: int) -> str:
     """The last line of a rank's log."""
     log = folder / run_folder.LOGS / f"rank-{rank}.log"
     lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    refused = [line for line in lines if _REFUSED in line]
-    return (refused or lines or ["it wrote nothing"])[-1]
+    refusals = [line for line in lines if _REFUSED in line]
+    return (refusals or lines or ["it wrote nothing"])[-1]
 
 
 def run_rank(rank: int, world_size: int, port: int, folder: Path, backend: str, device: str) -> None:
@@ -150,20 +156,20 @@ def check_collectives(rank: int, world_size: int, device: Any) -> None:
 
     assert dist.group.WORLD is not None
     channel, ranks = Channel(dist.group.WORLD, device), range(world_size)
-    mine = torch.full((2,), rank + 1.0, device=device)
-    everyone = torch.cat([torch.full((2,), r + 1.0, device=device) for r in ranks])
-    same(channel.all_gather(mine), everyone)
-    same(channel.reduce_scatter(everyone), world_size * mine)
-    total, largest = mine.clone(), mine.clone()
+    own = torch.full((2,), rank + 1.0, device=device)
+    gathered = torch.cat([torch.full((2,), r + 1.0, device=device) for r in ranks])
+    same(channel.all_gather(own), gathered)
+    same(channel.reduce_scatter(gathered), world_size * own)
+    total, largest = own.clone(), own.clone()
     channel.all_reduce(total)
     channel.all_reduce(largest, "max")
-    same(total, torch.full_like(mine, sum(r + 1.0 for r in ranks)))
-    same(largest, torch.full_like(mine, float(world_size)))
-    same(channel.all_to_all(mine.repeat(world_size)), everyone)
+    same(total, torch.full_like(own, sum(r + 1.0 for r in ranks)))
+    same(largest, torch.full_like(own, float(world_size)))
+    same(channel.all_to_all(own.repeat(world_size)), gathered)
     if rank < world_size - 1:
-        channel.send(mine, rank + 1).wait()
+        channel.send(own, rank + 1).wait()
     if rank > 0:
-        same(channel.receive(torch.empty_like(mine), rank - 1).wait(), mine - 1.0)
+        same(channel.receive(torch.empty_like(own), rank - 1).wait(), own - 1.0)
 
 
 def same(actual: Any, expected: Any) -> None:

@@ -54,17 +54,17 @@ def equal_peaks(bench: CheckContext) -> Verdict:
     spread, growth = max(peaks) / min(peaks) - 1, usual_growth(rests)
     measured: dict[str, Number] = {f"trial_{trial}_peak_bytes": peak for trial, peak in enumerate(peaks, 1)}
     measured |= {"spread_fraction": spread, "left_growth_bytes": growth}
-    wrong = _check_peaks(peaks, spread) + (_check_growth(growth) if config.device == "cpu" else [])
-    good = f"peaks of {_TRIALS} equal trials are within {spread:.2%} ({bench.describe_backend(config)})"
-    return verdict_of(wrong, good, measured)
+    problems = _check_peaks(peaks, spread) + (_check_growth(growth) if config.device == "cpu" else [])
+    success = f"peaks of {_TRIALS} equal trials are within {spread:.2%} ({bench.describe_backend(config)})"
+    return verdict_of(problems, success, measured)
 
 
 def _check_peaks(peaks: list[int], spread: float) -> list[str]:
     if spread <= _PEAK_SPREAD:
         return []
     rising = peaks == sorted(peaks)
-    grown = "each more than the last one: something is never freed" if rising else "in no order"
-    return [f"peaks of equal trials differ by {spread:.1%}, more than {_PEAK_SPREAD:.0%}, {grown}"]
+    order_text = "each more than the last one: something is never freed" if rising else "in no order"
+    return [f"peaks of equal trials differ by {spread:.1%}, more than {_PEAK_SPREAD:.0%}, {order_text}"]
 
 
 def _check_growth(growth: int | None) -> list[str]:
@@ -94,8 +94,10 @@ def usual_growth(rests: list[list[int]]) -> int | None:
     """
     if not all(rests):
         return None
-    grown = [[after - before for before, after in pairwise(rank)] for rank in zip(*rests, strict=True)]
-    return max(round(median(steps)) if min(steps) > 0 else 0 for steps in grown)
+    growth_of_ranks = [
+        [after - before for before, after in pairwise(rank)] for rank in zip(*rests, strict=True)
+    ]
+    return max(round(median(steps)) if min(steps) > 0 else 0 for steps in growth_of_ranks)
 
 
 def variables(bench: CheckContext) -> Verdict:
@@ -103,21 +105,21 @@ def variables(bench: CheckContext) -> Verdict:
     on_gpus = bench.why_not_cuda(2) is None
     wanted = _VARIABLES | (_ON_GPUS if on_gpus else {})
     config = bench.config({"parallel.dp": 2} | wanted)
-    wrong: list[str] = []
+    problems: list[str] = []
     with bench.session() as session:
         for turn in (1, 2):
             outcome, summary = bench.run(session, config, f"run-{turn}")
             if not outcome.good:
                 return make_failure(f"run {turn} ended {outcome.ending.value}: {outcome.reason}")
             if len(summary.environment) != len(wanted):
-                wrong.append(
+                problems.append(
                     f"run {turn} tells of {len(summary.environment)} variables instead of {len(wanted)}"
                 )
             rows = [row for row in summary.environment if row.proven != YES]
-            wrong += [f"run {turn}: {row.name}={row.asked}: {row.proven} ({row.how})" for row in rows]
+            problems += [f"run {turn}: {row.name}={row.asked}: {row.proven} ({row.how})" for row in rows]
     names = ", ".join(key.removeprefix("environment.") for key in wanted)
     return verdict_of(
-        wrong,
+        problems,
         f"{names} act in both runs ({bench.describe_backend(config)})",
         {"variables_count": len(wanted)},
     )

@@ -40,7 +40,7 @@ def slot_problems(config: RunConfig) -> Iterator[LayoutError]:
         and slots * size > limit * 2**30,
         f"are of CPU ranks so far, and {_ON_GPUS.get(config.device)}; set device to cpu, or leave it out": config.device
         in _ON_GPUS
-        and not config.lab.wanted,
+        and not config.lab.is_wanted,
     }
     for remedy, applies in reasons.items():
         if applies:

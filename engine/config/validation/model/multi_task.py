@@ -16,15 +16,15 @@ _TASKS, _RANKS = "data.tasks", "parallel.task_ranks"
 
 def task_problems(config: RunConfig) -> Iterator[LayoutError]:
     """Every broken rule of tasks, their batches and the ranks that they get; none without tasks."""
-    tasks, how = config.data.tasks, config.parallel.task_ranks
+    tasks, policy = config.data.tasks, config.parallel.task_ranks
     if not tasks:
-        if how != "proportional":
-            yield LayoutError(_RANKS, how, f"there are no tasks to deal; list {_TASKS}, or leave this out")
+        if policy != "proportional":
+            yield LayoutError(_RANKS, policy, f"there are no tasks to deal; list {_TASKS}, or leave this out")
         return
     names = [task.name for task in tasks]
-    twice = next((name for name, times in Counter(names).items() if times > 1), None)
-    if twice is not None:
-        yield LayoutError(_TASKS, names, f"names {twice} twice; give each task a name of its own")
+    repeated = next((name for name, times in Counter(names).items() if times > 1), None)
+    if repeated is not None:
+        yield LayoutError(_TASKS, names, f"names {repeated} twice; give each task a name of its own")
     for setting in refused_settings(config, Context.TASKS):
         # Ranks of one group may have unequal numbers of micro-batches where they meet once a step alone.
         yield LayoutError(_TASKS, names, f"{setting.why}; {setting.named_remedy}, or leave out the tasks")

@@ -127,28 +127,28 @@ class Star:
 
     def round_trip(self, x: Tensor, turn: int) -> Tensor:
         """The mean over ranks, compressed to the server and again from it; MASHA 2 sends later what is left out."""
-        mine, self._rest = self._compress(x, self._rest, turn, self._rank)
+        message, self._rest = self._compress(x, self._rest, turn, self._rank)
         if self._channel is None:
             answer, self._server_rest = self._compress(
-                self._decode_message(mine, x, turn, 0), self._server_rest, turn, -2
+                self._decode_message(message, x, turn, 0), self._server_rest, turn, -2
             )
         elif self._rank:
-            answer = torch.empty_like(mine)
-            AsyncCall(self._channel.send(mine, 0)).wait()
+            answer = torch.empty_like(message)
+            AsyncCall(self._channel.send(message, 0)).wait()
             AsyncCall(self._channel.receive(answer, 0)).wait()
         else:
-            answer = self._serve(mine, x, turn)
+            answer = self._serve(message, x, turn)
         return self._decode_message(answer, x, turn, -2)
 
-    def _serve(self, mine: Tensor, x: Tensor, turn: int) -> Tensor:
+    def _serve(self, own_message: Tensor, x: Tensor, turn: int) -> Tensor:
         channel = self._channel
         assert channel is not None
         ranks = range(1, channel.size)
-        got = [mine, *(torch.empty_like(mine) for _ in ranks)]
+        messages = [own_message, *(torch.empty_like(own_message) for _ in ranks)]
         for rank in ranks:
-            AsyncCall(channel.receive(got[rank], rank)).wait()
+            AsyncCall(channel.receive(messages[rank], rank)).wait()
         mean = torch.stack(
-            [self._decode_message(message, x, turn, rank) for rank, message in enumerate(got)]
+            [self._decode_message(message, x, turn, rank) for rank, message in enumerate(messages)]
         ).mean(dim=0)
         answer, self._server_rest = self._compress(mean, self._server_rest, turn, -2)
         for sent in [channel.send(answer, rank) for rank in ranks]:

@@ -37,7 +37,7 @@ class Rule:
     environments: int
     rollout: int
     epochs: int
-    make: Callable[[], Environment]
+    make_environment: Callable[[], Environment]
 
 
 class Rollout(NamedTuple):
@@ -142,7 +142,7 @@ class Ppo:
     def _drive(self) -> Rollout:
         """So many steps of each of this rank's environments, by chance as the policy has it."""
         if not self._environments:
-            self._environments = [self._rule.make() for _ in self._numbers]
+            self._environments = [self._rule.make_environment() for _ in self._numbers]
             self._seen = [
                 environment.reset(self._draw(n)) for n, environment in enumerate(self._environments)
             ]

@@ -144,20 +144,20 @@ def bucket() -> Content:
 
 
 def parts_of(**settings: object) -> tuple[list[tuple[tuple[str, ...], Value]], dict[str, str]]:
-    """Names and value of each run, and what is left alone."""
+    """Names and value of each span, and what is left alone."""
     found = partition_of(bucket(), Settings(**settings))  # type: ignore[arg-type]
-    return [(tuple(part.name for part in run.parts), run.value) for run in found.runs], found.uncompressed
+    return [(tuple(part.name for part in span.parts), span.value) for span in found.spans], found.uncompressed
 
 
 def test_neighbours_are_one_run_but_for_those_with_a_value_of_their_own() -> None:
     assert parts_of(method="topk", value=0.1) == ([(tuple(NAMED), 0.1)], {})
-    runs, alone = parts_of(method="topk", value=0.1, values={"b.*": 0.2, "b.norm": None})
-    assert runs == [(("a.wq", "a.norm", "a.w1"), 0.1), (("b.wq",), 0.2)]
+    spans, alone = parts_of(method="topk", value=0.1, values={"b.*": 0.2, "b.norm": None})
+    assert spans == [(("a.wq", "a.norm", "a.w1"), 0.1), (("b.wq",), 0.2)]
     assert alone == {"b.norm": "left alone as asked"}
-    runs, _ = parts_of(method="topk", value=0.1, values={"*": 0.1})
-    assert runs == [((name,), 0.1) for name in NAMED]
-    runs, _ = parts_of(method="topk", value=0.1, values={"a.norm": 0.1})
-    assert runs == [(("a.wq",), 0.1), (("a.norm",), 0.1), (("a.w1", "b.wq", "b.norm"), 0.1)]
+    spans, _ = parts_of(method="topk", value=0.1, values={"*": 0.1})
+    assert spans == [((name,), 0.1) for name in NAMED]
+    spans, _ = parts_of(method="topk", value=0.1, values={"a.norm": 0.1})
+    assert spans == [(("a.wq",), 0.1), (("a.norm",), 0.1), (("a.w1", "b.wq", "b.norm"), 0.1)]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_every_value_is_in_one_run_or_sent_as_it_is() -> None:
     content = bucket()
     for method, value in (("none", None), ("topk", 0.01), ("powersgd", 20), ("sign", 1)):
         found = partition_of(content, Settings(method, value))
-        ranges = sorted([(run.start, run.stop) for run in found.runs] + list(found.plain))
+        ranges = sorted([(span.start, span.stop) for span in found.spans] + list(found.plain))
         covered = [place for start, stop in ranges for place in range(start, stop)]
         assert covered == list(range(len(content.flat)))
 

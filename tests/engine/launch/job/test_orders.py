@@ -43,7 +43,7 @@ def test_its_ranks_write_a_trace_and_what_their_memory_holds(tmp_path: Path) -> 
         job.communicate(timeout=60)
     assert traced.accepted and traced.file is not None, traced.text
     (trace,) = traces.list_traces(folder)
-    assert (trace.state, trace.done, len(trace.files), trace.problems) == ("recorded", _STEPS, 2, [])
+    assert (trace.state, trace.steps_done, len(trace.files), trace.problems) == ("recorded", _STEPS, 2, [])
     assert trace.first is not None
     events = chrome_traces.read(Path(traced.file))["traceEvents"]
     for rank in range(2):  # of torch.profiler, and our own lanes of its steps

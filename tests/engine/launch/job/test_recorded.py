@@ -146,7 +146,7 @@ def test_what_nobody_can_know_is_absent_with_its_reason(job: Job) -> None:
     assert view.summary.mfu is None
     assert view.summary.mfu_reason == "the model's FLOPs per step are not known"
     assert view.summary.findings
-    assert all(one.knob and not one.knobs and not find_keys(one.knob) for one in view.summary.findings)
+    assert all(one.advice and not one.knobs and not find_keys(one.advice) for one in view.summary.findings)
 
 
 def test_readers_find_it(job: Job) -> None:

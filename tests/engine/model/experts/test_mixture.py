@@ -72,7 +72,7 @@ def test_capacity_drops_late_tokens_and_second_choices_first(factor: float) -> N
     module = mixture(replace(SHAPE, capacity_factor=factor, balance_weight=0.5))
     x = activations().requires_grad_()
     target = activations(2)
-    chosen = module.router(x.flatten(0, 1)).chosen
+    chosen = module.router(x.flatten(0, 1)).experts
     free = [math.ceil(factor * SEQUENCE * BATCH * 2 / 6)] * 6
     kept = torch.zeros_like(chosen, dtype=torch.bool)
     for place in range(2):
@@ -85,8 +85,8 @@ def test_capacity_drops_late_tokens_and_second_choices_first(factor: float) -> N
     torch.testing.assert_close(out, expected, **CLOSE)
     wanted = gradients(module, x, (expected * target).sum() + loss)
     assert_same(gradients(module, x, (out * target).sum()), wanted)
-    assert module.report is not None and module.report.dropped is not None
-    assert float(module.report.dropped) == pytest.approx(1 - float(kept.float().mean()), abs=1e-6)
+    assert module.report is not None and module.report.dropped_share is not None
+    assert float(module.report.dropped_share) == pytest.approx(1 - float(kept.float().mean()), abs=1e-6)
 
 
 def test_capacity_is_rounded_up_and_never_more_than_the_tokens() -> None:

@@ -42,7 +42,7 @@ def test_a_tie_has_no_margin() -> None:
     routing = module.router(activations().flatten(0, 1))
     assert float(margins(routing).detach().max()) < 1e-6
     torch.testing.assert_close(routing.weights, torch.full_like(routing.weights, 0.5))
-    assert bool((routing.chosen[:, 0] != routing.chosen[:, 1]).all())
+    assert bool((routing.experts[:, 0] != routing.experts[:, 1]).all())
 
 
 def test_an_empty_slot_belongs_to_nobody() -> None:

@@ -32,11 +32,11 @@ def made(x: Tensor, into: int, seed: int = 0) -> tuple[Buckets, Tensor]:
 def test_there_are_as_many_as_asked_for_and_none_has_rows_of_two_experts(into: int) -> None:
     buckets, own = made(rows(), into)
     assert len(buckets.sizes) == into == int(own.sum())
-    assert torch.equal(buckets.sizes, torch.bincount(buckets.of, minlength=into))
+    assert torch.equal(buckets.sizes, torch.bincount(buckets.bucket_of_row, minlength=into))
     assert int(buckets.sizes.min()) > 0
     assert not own[1], "an expert without rows has no bucket"
-    assert torch.equal(torch.arange(5).repeat_interleave(own)[buckets.of], EXPERT)
-    firsts = [buckets.of.tolist().index(number) for number in range(into)]
+    assert torch.equal(torch.arange(5).repeat_interleave(own)[buckets.bucket_of_row], EXPERT)
+    firsts = [buckets.bucket_of_row.tolist().index(number) for number in range(into)]
     assert firsts == sorted(firsts)
 
 
@@ -44,7 +44,7 @@ def test_the_mean_is_that_of_a_loop_over_rows() -> None:
     x = rows()
     buckets, _ = made(x, 20)
     for number in range(20):
-        torch.testing.assert_close(buckets.means(x)[number], x[buckets.of == number].mean(dim=0))
+        torch.testing.assert_close(buckets.means(x)[number], x[buckets.bucket_of_row == number].mean(dim=0))
 
 
 def test_rows_that_are_alike_come_together_and_more_buckets_lie_nearer() -> None:
@@ -103,13 +103,15 @@ def test_gradients_are_those_of_the_formula(adds: bool) -> None:
     x, weight = rows().double(), torch.randn(WIDE, WIDE, dtype=torch.float64)
     run = RowBuckets(0.3, adds, directions(WIDE, 0))
     buckets, _ = made(x.float(), bucket_count(ROWS, 5, 0.3))
-    same = torch.nn.functional.one_hot(buckets.of).double()
+    same = torch.nn.functional.one_hot(buckets.bucket_of_row).double()
     averages = (same / same.sum(dim=0)).t()
     mine, plain = (x.float().requires_grad_() for _ in range(2))
     target = torch.randn(ROWS, WIDE, generator=torch.Generator().manual_seed(2))
     out = run.run(mine, COUNTS, lambda few, _: (few @ weight.float()).tanh(), False)
     centers = averages.float() @ plain
-    expected = (centers @ weight.float()).tanh()[buckets.of] + (plain - centers[buckets.of] if adds else 0.0)
+    expected = (centers @ weight.float()).tanh()[buckets.bucket_of_row] + (
+        plain - centers[buckets.bucket_of_row] if adds else 0.0
+    )
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
     (found,), (wanted,) = (
         torch.autograd.grad((one * target).sum(), [of]) for one, of in ((out, mine), (expected, plain))
@@ -123,7 +125,8 @@ def test_what_is_told_of_a_forward_is_what_became_of_its_rows() -> None:
     run.run(x, COUNTS, lambda few, _: few, True)
     buckets, own = made(x, bucket_count(ROWS, 5, 0.3))
     apart = [
-        float((x[i] - x[buckets.of == buckets.of[i]].mean(dim=0)).norm() / x[i].norm()) for i in range(ROWS)
+        float((x[i] - x[buckets.bucket_of_row == buckets.bucket_of_row[i]].mean(dim=0)).norm() / x[i].norm())
+        for i in range(ROWS)
     ]
     assert run.last is not None
     assert torch.equal(run.last[0], own.double())

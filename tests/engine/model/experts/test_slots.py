@@ -43,7 +43,7 @@ def hits(batches: list[list[Key]], slots: int) -> int:
     for there in batches:
         for layer in range(LAYERS):
             keys = [key for key in there if key[0] == layer]
-            cache.chose(layer, keys, trains=True)
+            cache.note_choices(layer, keys, trains=True)
             found += sum((cache.ask(key, returns=False) or (0, False))[1] for key in keys)
         found += sum((cache.ask(key, returns=True) or (0, False))[1] for key in reversed(there))
     return found
@@ -54,10 +54,10 @@ LAYERS = 4
 
 def test_what_is_held_stays_and_what_is_next_asked_for_last_gives_way() -> None:
     cache = ExpertCache(2, [0, 1])
-    cache.chose(0, [(0, 0), (0, 1)], trains=True)
+    cache.note_choices(0, [(0, 0), (0, 1)], trains=True)
     for expert in (0, 1):
         cache.ask((0, expert), returns=False)
-    cache.chose(1, [(1, 5)], trains=True)
+    cache.note_choices(1, [(1, 5)], trains=True)
     assert cache.place((1, 5), False, protected=[(0, 0), (0, 1)]) is None
     slot, was_there = cache.ask((1, 5), False) or (None, None)
     assert was_there is False and (0, 0) not in cache and (0, 1) in cache, (

@@ -22,7 +22,7 @@ WALL = {0: 1000.0, 1: 1000.5, 2: 1001.25, 3: 1002.0}
 def samples(*readings: tuple[float, Reading]) -> list[tuple[float, int]]:
     clock = StepClock()
     found = [clock.step(at, reading) for at, reading in readings]
-    return [(step.seconds, step.of) for step in found if step is not None]
+    return [(step.seconds, step.steps) for step in found if step is not None]
 
 
 def test_a_step_lasts_from_the_one_before_unless_its_line_says_how_long() -> None:

@@ -206,7 +206,7 @@ def test_what_a_killed_controller_tried_is_undone_by_the_next(
         following = Lossy(tmp_path, file)
         outcome, _ = following.windows(usual(file), labels, lambda: False)
         assert outcome.ending is Ending.COMPLETED, outcome
-        assert following.starter.trying is None
+        assert following.starter.revertible_steps is None
         if dies:
             point = next(
                 one.data

@@ -103,7 +103,7 @@ def test_values_hold_on_all_ranks_from_the_same_step_and_one_that_is_refused_is_
     run = tuning.begun()
     turned = run.turn({"trainer.accumulation": 2, "trainer.bucket_mb": 5.0}, "test")
     again = run.turn({"trainer.accumulation": 2}, "test")
-    assert turned.changed and not again.changed
+    assert turned.has_changed and not again.has_changed
     with pytest.raises(InputError, match=r"trainer.accumulation=3.*refuses.*must divide 8"):
         run.turn({"trainer.accumulation": 3}, "test")
     with pytest.raises(
@@ -123,8 +123,8 @@ def test_values_hold_on_all_ranks_from_the_same_step_and_one_that_is_refused_is_
         assert found[: turned.step] == [usual] * turned.step
         assert set(map(str, found[turned.step :])) == {str(other)}
     run.refresh()
-    measured = run.stretch(turned.step)
-    assert 0 < measured.measured == measured.steps - measured.settling
+    measured = run.steps_since(turned.step)
+    assert 0 < measured.measured_steps == measured.steps - measured.settling
     row = next(row for row in runs.load(run.folder).changes if row.key == "trainer.bucket_mb")
     assert (row.step, row.old, row.new, row.by) == (turned.step, 25.0, 5.0, "test")
 
@@ -235,7 +235,7 @@ def test_a_trainer_that_somebody_else_starts_is_followed_with_the_values_that_it
     assert wait_until(lambda: run.step == 3, PATIENCE_SECONDS)
     assert run.config.trainer["accumulation"] == 4
     run.refresh()
-    assert run.stretch(0).seconds == pytest.approx(4 * 1.0)
+    assert run.steps_since(0).seconds == pytest.approx(4 * 1.0)
     with told.open("a") as more:
         more.write('{"event": "end"}\n')
     assert wait_until(lambda: run.outcome() is not None, PATIENCE_SECONDS)

@@ -106,7 +106,7 @@ def test_half_a_round_is_not_begun_for_nothing() -> None:
     leader = Leader()
     one, other = (live_study().config.with_values({"batch.micro_batch": size}) for size in (1, 2))
     for config, seconds in ((one, 1.0), (other, 0.1)):
-        leader.rank(config, summary_with([seconds] * 4), again=False, spoilt=False)
+        leader.rank(config, summary_with([seconds] * 4), is_repeat=False, spoilt=False)
     leader.check_round(one, 100_000)
     leader.check_round(other, 1)
     with pytest.raises(EndOfTrialsError, match="would cost"):
@@ -117,7 +117,7 @@ def test_on_an_uneven_machine_a_window_is_given_up_beside_the_leader_right_befor
     """Its steps stray so much that a level of 1.6 is not told from 1."""
     leader = Leader()
     fast, other = (live_study().config.with_values({"batch.micro_batch": size}) for size in (1, 2))
-    leader.rank(fast, summary_with([0.5, 1.5, 0.4, 1.6]), again=False, spoilt=False)
+    leader.rank(fast, summary_with([0.5, 1.5, 0.4, 1.6]), is_repeat=False, spoilt=False)
     before = [1.0, 2.2, 0.9, 2.3]
     assert leader.level(before) == 1.0
     assert leader.why_behind(other, [1.5, 1.5, 1.5], before) == ""
@@ -128,12 +128,12 @@ def test_on_an_uneven_machine_a_window_is_given_up_beside_the_leader_right_befor
 def test_whoever_is_measured_next_leads_once_nobody_may_have_the_leader_s_values() -> None:
     leader = Leader()
     fast, slow = (live_study().config.with_values({"batch.micro_batch": size}) for size in (1, 2))
-    leader.rank(fast, summary_with([0.1] * 4), again=False, spoilt=False, trial=0)
+    leader.rank(fast, summary_with([0.1] * 4), is_repeat=False, spoilt=False, trial=0)
     assert leader.why_behind(slow, [1.0] * 4, [])
     leader.forget()
     assert (leader.config, leader.trial) == (fast, None), "what it was is still better than nothing known"
     assert not leader.why_behind(slow, [1.0] * 4, [])
-    assert leader.rank(slow, summary_with([1.0] * 4), again=False, spoilt=False, trial=1)
+    assert leader.rank(slow, summary_with([1.0] * 4), is_repeat=False, spoilt=False, trial=1)
     assert (leader.config, leader.trial) == (slow, 1)
 
 
@@ -141,7 +141,7 @@ def test_a_dear_baseline_is_spared_once() -> None:
     leader = Leader()
     slow, one, other = (live_study().config.with_values({"batch.micro_batch": size}) for size in (1, 2, 4))
     for config, seconds in ((slow, 10.0), (one, 1.0), (other, 1.01)):
-        leader.rank(config, summary_with([seconds, 1.01 * seconds] * 2), again=False, spoilt=False)
+        leader.rank(config, summary_with([seconds, 1.01 * seconds] * 2), is_repeat=False, spoilt=False)
     with pytest.raises(CostlyBaselineError, match="again without the baseline"):
         leader.check_round(slow, 500)
     leader.check_round(one, 500)

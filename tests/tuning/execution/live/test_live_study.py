@@ -228,7 +228,7 @@ def test_between_windows_the_run_has_the_fastest_values_and_what_is_set_by_hand_
         )
         live.windows.leave(live.file.config.with_values({"parallel.dp": 2, "batch.micro_batch": 2}), "live")
         assert run.config.batch.micro_batch == 2
-        assert run.turn({"batch.micro_batch": 4}, "somebody").changed
+        assert run.turn({"batch.micro_batch": 4}, "somebody").has_changed
         time.sleep(2 * IDLE_SECONDS)
         assert run.config.batch.micro_batch == 4
     finally:
@@ -316,7 +316,7 @@ def test_what_is_set_by_hand_after_the_search_outlives_the_controller(tmp_path: 
         live.windows(usual, labels, lambda: False)
         live.windows.leave(usual, "live")
         run = live.starter.current
-        assert run is not None and run.turn({"batch.micro_batch": 4}, "somebody").changed
+        assert run is not None and run.turn({"batch.micro_batch": 4}, "somebody").has_changed
         again = Live(tmp_path / "home", file)
         since = time.monotonic()
         stopped = train_to_completion(

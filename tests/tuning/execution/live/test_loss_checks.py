@@ -46,7 +46,7 @@ def played(checks: LossChecks, end: int) -> list[LossCheck]:
     """All checks of a run whose every step is looked at; a check does its steps twice, and is at them then."""
     done, step = list[LossCheck](), checks.since
     while step < end:
-        if steps := replace(checks, done=done).due(step, end):
+        if steps := replace(checks, checks=done).due(step, end):
             done.append(LossCheck(step, steps))
             step += steps
         step += 1
@@ -104,7 +104,7 @@ def test_a_check_that_was_asked_for_and_told_counts_once(tmp_path: Path) -> None
     def done(*told: Measurement) -> Sequence[LossCheck]:
         found = checking.update_checks(replace(result, confirmations=[*told]), values, 60)
         assert found is not None
-        return found.done
+        return found.checks
 
     assert done() == ()
     checking.ask(63, 10)
@@ -117,8 +117,8 @@ def test_a_check_that_was_asked_for_and_told_counts_once(tmp_path: Path) -> None
 
 def test_a_search_is_checked_from_its_last_loss_on() -> None:
     """It was over after 150 steps; its leader's loss was taken before step 40, or not since."""
-    assert played(LossChecks(0.08, 3.0, 150, 200, known=40), 1000)[0].first == 150
-    assert played(LossChecks(0.08, 3.0, 150, 200, known=150), 1000)[0].first == 300
+    assert played(LossChecks(0.08, 3.0, 150, 200, first_loss_step=40), 1000)[0].first == 150
+    assert played(LossChecks(0.08, 3.0, 150, 200, first_loss_step=150), 1000)[0].first == 300
 
 
 def test_who_was_given_up_beside_one_that_is_ruled_out_is_tried_again() -> None:

@@ -106,8 +106,8 @@ def test_how_many_steps_are_left_out(
     tmp_path: Path, seconds: list[float], unmeasured: int, left_out: int
 ) -> None:
     run = ongoing(tmp_path, seconds, unmeasured)
-    stretch = run.stretch(0)
-    assert (stretch.settling, stretch.measured, stretch.steps) == (
+    stretch = run.steps_since(0)
+    assert (stretch.settling, stretch.measured_steps, stretch.steps) == (
         left_out,
         len(seconds) - left_out,
         len(seconds),
@@ -120,6 +120,6 @@ def test_how_many_steps_are_left_out(
 
 def test_a_compiled_step_and_rounds_of_an_outer_loop_are_left_out_as_ranks_say(tmp_path: Path) -> None:
     steady = [1.0] * 10
-    assert ongoing(tmp_path, steady, 2, compile=True).stretch(0).settling == 1
+    assert ongoing(tmp_path, steady, 2, compile=True).steps_since(0).settling == 1
     outer = {"outer.method": "diloco", "outer.period": 2}
-    assert ongoing(tmp_path, steady, 4, **outer).stretch(0).settling == 4
+    assert ongoing(tmp_path, steady, 4, **outer).steps_since(0).settling == 4

@@ -43,8 +43,8 @@ def test_what_is_told_far_apart_is_not_measured_again() -> None:
     assert "would cost 33.4 s in 5 rounds" in why and "could save 0.0 s" in why
     assert known.not_worth_it(10, 20_000) == "", "it is little beside the rest of the run"
     for _ in range(4):
-        known.note("baseline", SLOW, again=True)
-        known.note("fast", [0.333], again=True)
+        known.note("baseline", SLOW, is_repeat=True)
+        known.note("fast", [0.333], is_repeat=True)
     assert "would cost 6.7 s in 1 round," in known.not_worth_it(10, 1_000), "one more round decides"
 
 
@@ -72,7 +72,7 @@ def test_a_dear_baseline_may_be_spared() -> None:
     assert far.not_worth_it(10, 500, spared=True), "one is twice as fast, to be sure"
     for known in (worth(baseline=SLOW, one=[1.2] * 4, other=[1.21] * 4), worth(baseline=[10.0], one=SLOW)):
         assert known.not_worth_it(10, 500, spared=True), "it leads, or nobody else is there"
-    dear.note("baseline", [10.0] * 4, again=True)
+    dear.note("baseline", [10.0] * 4, is_repeat=True)
     assert dear.not_worth_it(10, 500, spared=True), "what is known of it by then would be lost"
 
 
@@ -110,7 +110,7 @@ def test_another_window_pays_while_enough_steps_are_left() -> None:
     seconds = [1.0, 0.5, 0.25, 0.2]
     known = worth(**{f"a{one}": [one] for one in seconds[:3]})
     known.note_cost(3.0, 5)
-    assert known.enough(1) == "", "three say nothing"
+    assert known.why_enough(1) == "", "three say nothing"
     known.note("last", [0.2])
     known.note_cost(3.0, 5)
     logs = [math.log(one) for one in seconds]
@@ -118,16 +118,16 @@ def test_another_window_pays_while_enough_steps_are_left() -> None:
     gains = [max(0.0, logs[-1] - draw.gauss(middle, apart)) for _ in range(200_000)]
     worth_of_a_step = 0.2 * statistics.fmean(gains)
     price = ((3 - 5 * 0.25) + (3 - 5 * 0.2)) / 2
-    assert known.enough(math.ceil(1.05 * price / worth_of_a_step)) == ""
-    why = known.enough(math.floor(0.95 * price / worth_of_a_step))
+    assert known.why_enough(math.ceil(1.05 * price / worth_of_a_step)) == ""
+    why = known.why_enough(math.floor(0.95 * price / worth_of_a_step))
     assert f"would cost {price:.1f} s" in why
 
 
 def test_a_window_that_goes_back_costs_the_steps_that_it_undid() -> None:
     known = worth(**{f"a{number}": [0.2 + number / 1e6] for number in range(4)})
     known.note_cost(2.0, -3)
-    assert "would cost 2.6 s" in known.enough(10)
+    assert "would cost 2.6 s" in known.why_enough(10)
     known.note_cost(2.0, 4, level=2.0)
-    assert "would cost 1.5 s" in known.enough(10), (
+    assert "would cost 1.5 s" in known.why_enough(10), (
         "the leader's own steps take 0.4 s now: 0.4 s more, and the mean of both"
     )

@@ -28,7 +28,7 @@ from tuning.predict.placement.link_traffic import volumes_of
 from tuning.predict.placement.place import PlacementReport
 from tuning.predict.plan import plans
 from tuning.predict.target import Target
-from tuning.predict.traffic.calls import Traffic
+from tuning.predict.traffic.calls import RankCalls
 from tuning.predict.traffic.rank import Pipeline, traffic_of
 
 #: The groups follow each other, the link that joins them is slow; the second group is half as fast.
@@ -157,7 +157,7 @@ def test_in_a_lab_of_islands_what_is_said_holds_for_its_hosts() -> None:
     lab = {"islands": [2, 2], "between_mbit": 10.0}
     config = small(parallel__dp=2, parallel__pp=2).with_values({"lab": lab})
     found = answer(config, lab_of(4))
-    assert found.where.startswith("a lab of 4 hosts in islands of 2 and 2")
+    assert found.network.startswith("a lab of 4 hosts in islands of 2 and 2")
     assert found.values == {}
     assert "as fast as any" in found.reason
     bad = small(parallel__tp=2, parallel__dp=2).with_values(
@@ -167,7 +167,7 @@ def test_in_a_lab_of_islands_what_is_said_holds_for_its_hosts() -> None:
     two_hosts = small(parallel__dp=2, parallel__pp=2).with_values({"lab.hosts": 2})
     assert place.place_config(two_hosts, lab_of(4)) is None
     shaped = answer(two_hosts.with_values({"lab.rate_mbit": 10.0}), lab_of(4))
-    assert shaped.where == "a lab of 2 hosts, links of 10 Mbit/s"
+    assert shaped.network == "a lab of 2 hosts, links of 10 Mbit/s"
     assert shaped.reason.endswith("nothing hidden)"), "one island, which nothing crosses"
     assert sum(shaped.seconds.values()) <= min(one.total for one in shaped.alternatives) * 1.001
 
@@ -185,7 +185,7 @@ def test_plans_say_where_the_ranks_of_each_layout_belong(tmp_path: Path) -> None
     )
 
 
-def ring_bytes(sent: Traffic) -> Counter[str]:
+def ring_bytes(sent: RankCalls) -> Counter[str]:
     """What one rank sends over each axis, as rings and exchanges do."""
     factors = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
     found = Counter[str]()
@@ -264,7 +264,7 @@ def test_volumes_are_what_the_formulas_of_the_traffic_send(values: dict[str, Any
         layout_of(config),
         volumes_of(config),
     )
-    assert isinstance(found, Traffic)
+    assert isinstance(found, RankCalls)
     sent = ring_bytes(found)
     axis = next(key.removeprefix("parallel__") for key in values if key.startswith("parallel__"))
     stream: Stream = getattr(volumes, axis)
@@ -302,7 +302,7 @@ def test_what_data_ranks_exchange_in_parts_of_their_group_is_what_the_traffic_se
         layout_of(config),
         volumes_of(config),
     )
-    assert isinstance(found, Traffic)
+    assert isinstance(found, RankCalls)
     sent = ring_bytes(found)
     for kind, axis in axes.items():
         stream: Stream = getattr(volumes, kind)
@@ -370,7 +370,7 @@ def test_who_is_near_whom_is_measured_and_not_configured(tmp_path: Path) -> None
     """Nodes 0 and 2 are on one island, 1 and 3 on the other: only the messages of a pipeline cross."""
     where = measured_cluster(tmp_path, [0, 1, 0, 1])
     found = answer(asked(parallel__dp=4, parallel__pp=2), where)
-    assert "four nodes: 4 hosts on 2 islands, measured" in found.where
+    assert "four nodes: 4 hosts on 2 islands, measured" in found.network
     stages = [{device // 2 for device in found.placement.devices[at : at + 4]} for at in (0, 4)]
     assert sorted(map(sorted, stages)) == [[0, 2], [1, 3]]
     assert found.gain > 1.0 and found.reason.endswith("pp crosses islands")

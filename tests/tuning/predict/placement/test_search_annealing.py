@@ -58,7 +58,7 @@ def test_of_all_orders_the_best_is_found(pp: int, dp: int) -> None:
     orders = list(itertools.permutations(range(pp * dp)))
     assert found.cost == pytest.approx(min(by_definition(of, order) for order in orders), rel=1e-12)
     assert by_definition(of, found.order) == pytest.approx(found.cost, rel=1e-12)
-    assert found.tried == len(orders)
+    assert found.orders_tried == len(orders)
 
 
 def test_too_many_places_are_refused() -> None:
@@ -90,7 +90,7 @@ def test_annealing_ends_in_time_and_says_what_it_tried() -> None:
     began = time.monotonic()
     found = anneal(range(32), costs(grid(8, 4, 1)), steps=10**9, limit_seconds=0.2)
     assert time.monotonic() - began < 5
-    assert found.tried % search.CHAINS == 0
+    assert found.orders_tried % search.CHAINS == 0
     assert anneal([0], costs(Grid(np.ones((1, 1)), 1, 1, 1.0, 1.0))).order == (0,)
 
 

@@ -109,11 +109,11 @@ def test_messages_and_collectives_share_a_port() -> None:
     reduce = Collective("dp", "all_reduce", 2, 10.0, CollectiveGroup(2), tag="gradients")
     sent = (RankTraffic(before=(reduce,), after=(Join("gradients"),)), RankTraffic())
     cluster = one_node(1.0, nodes=4, devices=1)
-    step = Step(made, (Costs(1.0, 1.0),) * 2, 1.0, replicas=2, sent=sent)
+    step = Step(made, (Costs(1.0, 1.0),) * 2, 1.0, replicas=2, rank_traffic=sent)
     shared = simulate(step, Machine(cluster))
     assert [span.start for span in shared.spans(2)[:2]] == pytest.approx([1.0 + 2.0, 1.0 + 2 * 2.0])
     assert next(shared.calls(0)).seconds == pytest.approx(10.0 + 4 * 1.0)
-    alone = simulate(replace(step, sent=()), Machine(cluster))
+    alone = simulate(replace(step, rank_traffic=()), Machine(cluster))
     assert [span.start for span in alone.spans(2)[:2]] == pytest.approx([2.0, 3.0])
 
 
@@ -124,9 +124,9 @@ def test_gradients_do_not_hold_up_the_pipeline() -> None:
     sent = tuple(
         RankTraffic(actions=(*[()] * 15, (bucket, bucket)), after=(Join("gradients"),)) for _ in range(ranks)
     )
-    step = Step(made, (EVEN,) * ranks, 1.0, replicas=2, sent=sent)
+    step = Step(made, (EVEN,) * ranks, 1.0, replicas=2, rank_traffic=sent)
     cluster = one_node(10.0, nodes=16, devices=1)
-    alone = simulate(replace(step, sent=()), Machine(cluster)).timeline().seconds
+    alone = simulate(replace(step, rank_traffic=()), Machine(cluster)).timeline().seconds
     assert simulate(step, Machine(cluster)).timeline().seconds <= alone + (ranks - 1) * 0.1 + 1e-9
 
 
@@ -201,7 +201,9 @@ def test_a_rank_cannot_use_what_it_has_not_made() -> None:
 
 def test_everybody_waits_for_the_slowest_in_a_collective() -> None:
     reduce = Collective("dp", "all_reduce", 4, 8.0, CollectiveGroup(4), seconds=0.5)
-    step = Step(plan("gpipe", 1, 1, 2), (EVEN,), replicas=4, sent=(RankTraffic(after=(reduce, Pause(0.25))),))
+    step = Step(
+        plan("gpipe", 1, 1, 2), (EVEN,), replicas=4, rank_traffic=(RankTraffic(after=(reduce, Pause(0.25))),)
+    )
     done = simulate(step, replace(instant(4), slower={2: 1.5}))
     assert done.seconds == pytest.approx(6.0 * 1.5 + 0.5 + 0.25 * 1.5)
     assert [next(done.calls(place)).exposed for place in range(4)] == pytest.approx([3.5, 3.5, 0.5, 3.5])
@@ -212,13 +214,13 @@ def test_gradients_travel_beside_the_rest_of_the_backward() -> None:
     bucket = Collective("dp", "all_reduce", 2, 0.0, CollectiveGroup(2), seconds=1.0, tag="gradients")
     actions = ((), (bucket,) * 3)
     sent = (RankTraffic(actions=actions, after=(Join("gradients"),)),)
-    step = Step(plan("gpipe", 1, 1, 1), (Costs(1.0, 3.0),), replicas=2, sent=sent)
+    step = Step(plan("gpipe", 1, 1, 1), (Costs(1.0, 3.0),), replicas=2, rank_traffic=sent)
     done = simulate(step, instant(2))
     calls = list(done.calls(0))
     assert [call.begin for call in calls] == pytest.approx([2.0, 3.0, 4.0])
     assert done.seconds == pytest.approx(5.0)
     assert [call.exposed for call in calls] == pytest.approx([0.0, 0.0, 1.0])
-    slow = replace(step, sent=(replace(sent[0], actions=((), (bucket._replace(seconds=2.0),) * 3)),))
+    slow = replace(step, rank_traffic=(replace(sent[0], actions=((), (bucket._replace(seconds=2.0),) * 3)),))
     assert simulate(slow, instant(2)).seconds == pytest.approx(2.0 + 3 * 2.0)
 
 
@@ -230,7 +232,7 @@ def test_a_layers_parameters_are_gathered_beside_the_layer_before_it() -> None:
         call = Collective("dp", "all_gather", 2, 0.0, CollectiveGroup(2), seconds=gather)
         layers = [(call._replace(tag=name), Join(name)) for name in ("first", "second", "third")]
         sent = (RankTraffic(actions=(tuple(item for layer in layers for item in layer), ())),)
-        return simulate(Step(made, (Costs(3.0, 1.0),), replicas=2, sent=sent), instant(2)).seconds
+        return simulate(Step(made, (Costs(3.0, 1.0),), replicas=2, rank_traffic=sent), instant(2)).seconds
 
     assert seconds(0.5) == pytest.approx(0.5 + 3 * 1.0 + 1.0)
     assert seconds(2.0) == pytest.approx(3 * 2.0 + 1.0 + 1.0)
@@ -240,7 +242,7 @@ def test_what_lockstep_ranks_send_among_themselves_is_part_of_their_work() -> No
     """Two gathers of four ranks over 1 byte/s: each 3 / 4 of 4 bytes."""
     gather = Collective("tp", "all_gather", 4, 4.0, OWN)
     sent = (RankTraffic(actions=((gather,) * 2, ())),)
-    step = Step(plan("gpipe", 1, 1, 1), (Costs(1.0, 2.0),), width=4, sent=sent)
+    step = Step(plan("gpipe", 1, 1, 1), (Costs(1.0, 2.0),), width=4, rank_traffic=sent)
     done = simulate(step, Machine(one_node(1.0)))
     assert done.seconds == pytest.approx(3.0 + 2 * 3.0)
     assert [call.begin for call in done.calls(0)] == pytest.approx([0.5, 4.0])
@@ -253,7 +255,7 @@ def test_phases_cover_every_place_without_gaps() -> None:
     made = plan("1f1b", 4, 1, 6)
     actions = (*[()] * 11, (reduce,))
     sent = (RankTraffic(actions=actions, after=(Join("gradients"), norm, Pause(0.5))),) * 4
-    step = Step(made, (EVEN,) * 4, 1.0, replicas=2, sent=sent)
+    step = Step(made, (EVEN,) * 4, 1.0, replicas=2, rank_traffic=sent)
     done = simulate(step, Machine(one_node(4.0, 0.1), jitter=0.1, seed=3))
     for place in range(8):
         phases = list(done.phases(place))

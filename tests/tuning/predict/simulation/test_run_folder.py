@@ -29,7 +29,7 @@ from tuning.predict.simulation.machine import Machine
 from tuning.predict.simulation.run_folder import write_run
 from tuning.predict.simulation.simulate import axis_groups, step_of
 from tuning.predict.simulation.step_result import SimulatedStep, memory_of
-from tuning.predict.traffic.calls import Traffic
+from tuning.predict.traffic.calls import RankCalls
 from tuning.predict.traffic.rank import Pipeline, traffic_of
 from workbench.figures import base
 from workbench.figures import steps as series
@@ -92,7 +92,7 @@ def test_what_was_played_is_what_ranks_send(values: dict[str, Any]) -> None:
     layout, done = layout_of(made), played(made, Machine(CLUSTER))
     for place in range(layout.pp):
         found = traffic_of(Pipeline.from_config(made), place * layout.world_size // layout.pp, "nccl")
-        assert isinstance(found, Traffic)
+        assert isinstance(found, RankCalls)
         told = [
             call
             for call in found.calls
@@ -178,7 +178,7 @@ def test_its_records_hold_the_calls_of_every_rank(home: Path) -> None:
     assert records.ranks() == [0, 1, 2, 3]
     for rank in records.ranks():
         found = traffic_of(Pipeline.from_config(made), rank, "nccl")
-        assert isinstance(found, Traffic)
+        assert isinstance(found, RankCalls)
         told = sorted((call.operation, call.axis, call.dtype, call.bytes) for call in found.calls)
         rows = [row for row in records.table(rank, "comm").rows() if isinstance(row, CommSample)]
         first = [row for row in rows if row.step == 0]

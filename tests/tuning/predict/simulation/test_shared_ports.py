@@ -45,7 +45,7 @@ def test_equal_links_are_those_of_the_cluster(seed: int) -> None:
     order = tuple(drawn.sample(range(8), 4))
     reduce = Collective("dp", "all_reduce", 2, drawn.choice((1.0, 9.0)), CollectiveGroup(2), tag="gradients")
     sent = tuple(RankTraffic(actions=(*[()] * 7, (reduce,)), after=()) for _ in range(2))
-    step = Step(plan("1f1b", 2, 1, 4), (EVEN, Costs(2.0, 1.0)), 0.7, replicas=2, sent=sent)
+    step = Step(plan("1f1b", 2, 1, 4), (EVEN, Costs(2.0, 1.0)), 0.7, replicas=2, rank_traffic=sent)
     plain = simulate(step, Machine(cluster, order))
     assert simulate(step, Machine(cluster, order, links=cluster_links(cluster))).seconds == plain.seconds
 
@@ -74,7 +74,7 @@ def test_a_ring_over_islands_takes_what_placement_counts(order: tuple[int, ...])
     """One all-reduce of four data ranks, by events and by the formula that orders are chosen by."""
     size = 3e6
     reduce = Collective("dp", "all_reduce", 4, size, CollectiveGroup(4))
-    step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=4, sent=(RankTraffic(after=(reduce,)),))
+    step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=4, rank_traffic=(RankTraffic(after=(reduce,)),))
     layout = Layout(pp=1, dp=4, tp=1)
     counted = Order(layout, lab(), Volumes(dp=Stream(size)))(np.array([order]))[0]
     assert simulate(step, on(lab(), order)).seconds == pytest.approx(EVEN.forward + EVEN.backward + counted)
@@ -88,7 +88,7 @@ def test_a_message_and_gradients_share_the_bridge() -> None:
         (EVEN,) * 2,
         50 * MBIT,
         replicas=2,
-        sent=(RankTraffic((reduce,)), RankTraffic()),
+        rank_traffic=(RankTraffic((reduce,)), RankTraffic()),
     )
     order = (0, 2, 3, 1)  # the first stage is on hosts 0 and 2; pipelines go 0 -> 3 and 2 -> 1
     done = simulate(step, on(lab(), order))
@@ -100,7 +100,7 @@ def test_groups_of_one_island_take_their_second_cards(order: tuple[int, ...]) ->
     """Two stages of two data ranks: whichever groups stay on an island have 200 Mbit/s beside what others send."""
     reduce = Collective("dp", "all_reduce", 2, 400 * MBIT, CollectiveGroup(2), tag="gradients")
     sent = RankTraffic(after=(reduce,))
-    step = Step(plan("gpipe", 2, 1, 1), (EVEN,) * 2, 50 * MBIT, replicas=2, sent=(sent, sent))
+    step = Step(plan("gpipe", 2, 1, 1), (EVEN,) * 2, 50 * MBIT, replicas=2, rank_traffic=(sent, sent))
     done = simulate(step, on(lab(inside_mbit=200.0), order))
     starts = [done.spans(place)[0].start for place in (2, 3)]
     if order[1] == 1:  # data ranks are neighbours; pipelines cross the bridge, one after the other
@@ -109,7 +109,7 @@ def test_groups_of_one_island_take_their_second_cards(order: tuple[int, ...]) ->
     else:
         assert starts == pytest.approx([1.0 + 50 / 200] * 2)
         reduced = 400 / 50 * 2  # both stages' gradients over one bridge
-    alone = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=2, sent=(sent,))
+    alone = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=2, rank_traffic=(sent,))
     two = on(lab(inside_mbit=200.0), (0, order[1]))
     each = simulate(alone, two).seconds - EVEN.forward - EVEN.backward
     assert each == pytest.approx(reduced if order[1] == 1 else reduced / 2)
@@ -120,7 +120,7 @@ def test_orders_with_second_cards_are_counted_as_they_are_played(order: tuple[in
     """Two data ranks of each of two stages, both stages at once: by events and by the formula."""
     size, links = 3e6, lab(inside_mbit=200.0)
     reduce = Collective("dp", "all_reduce", 2, size, CollectiveGroup(2))
-    step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=4, sent=(RankTraffic(after=(reduce,)),))
+    step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=4, rank_traffic=(RankTraffic(after=(reduce,)),))
     counted = Order(Layout(pp=2, dp=2), links, Volumes(dp=Stream(size)))._collective(np.array([order]), "dp")[
         0
     ]
@@ -136,7 +136,9 @@ def test_groups_of_tp_share_the_bridge_when_they_cross(inside_mbit: float) -> No
     size, links = 3e6, lab(**{"inside_mbit": inside_mbit} if inside_mbit else {})
     call = Collective("tp", "all_reduce", 2, size)
     for order, mbit in ((0, 1, 2, 3), inside_mbit or 100.0), ((0, 2, 1, 3), 50.0 / 2):
-        step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=2, width=2, sent=(RankTraffic(after=(call,)),))
+        step = Step(
+            plan("gpipe", 1, 1, 1), (EVEN,), replicas=2, width=2, rank_traffic=(RankTraffic(after=(call,)),)
+        )
         taken = simulate(step, on(links, order)).seconds - EVEN.forward - EVEN.backward
         assert taken == pytest.approx(size / (mbit * MBIT))
         counted = Order(Layout(pp=1, dp=2, tp=2), links, Volumes(tp=Stream(size)))(np.array([order]))[0]
@@ -148,7 +150,9 @@ def test_groups_of_tp_on_an_island_keep_their_card_where_those_of_cp_cross() -> 
     size, links = 3e6, lab(inside_mbit=200.0)
     for axis, mbit in ("tp", 200.0), ("cp", 50.0 / 2):
         call = Collective(axis, "all_reduce", 2, size)
-        step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=1, width=4, sent=(RankTraffic(after=(call,)),))
+        step = Step(
+            plan("gpipe", 1, 1, 1), (EVEN,), replicas=1, width=4, rank_traffic=(RankTraffic(after=(call,)),)
+        )
         taken = simulate(step, on(links)).seconds - EVEN.forward - EVEN.backward
         assert taken == pytest.approx(size / (mbit * MBIT))
 
@@ -160,7 +164,9 @@ def test_one_ring_goes_through_all_ranks_of_places_with_cp(order: tuple[int, ...
     """
     size, links = 3e6, lab(inside_mbit=200.0)
     reduce = Collective("dp_cp", "all_reduce", 4, size, CollectiveGroup(2))
-    step = Step(plan("gpipe", 1, 1, 1), (EVEN,), replicas=2, width=2, sent=(RankTraffic(after=(reduce,)),))
+    step = Step(
+        plan("gpipe", 1, 1, 1), (EVEN,), replicas=2, width=2, rank_traffic=(RankTraffic(after=(reduce,)),)
+    )
     counted = Order(Layout(pp=1, dp=2, cp=2), links, Volumes(dp=Stream(size)))(np.array([order]))[0]
     taken = simulate(step, on(links, order)).seconds - EVEN.forward - EVEN.backward
     assert taken == pytest.approx(counted)

@@ -18,7 +18,7 @@ from engine.session import Session
 from profilers.records.reader import RunRecords
 from profilers.records.schema import CommSample
 from tests.support.runs import execute, small
-from tuning.predict.traffic.calls import Traffic
+from tuning.predict.traffic.calls import RankCalls
 from tuning.predict.traffic.rank import Pipeline, traffic_of, why_not_known
 
 Sent = tuple[str, str, str, int, int | None]
@@ -172,7 +172,7 @@ def recorded(session: Session, config: RunConfig) -> list[list[CommSample]]:
     return [[row for row in found if isinstance(row, CommSample) and row.step == last] for found in rows]
 
 
-def known(config: RunConfig, rank: int) -> Traffic:
+def known(config: RunConfig, rank: int) -> RankCalls:
     assert why_not_known(config) is None
     return traffic_of(Pipeline.from_config(config), rank)
 

@@ -71,9 +71,9 @@ def test_a_script_tells_where_arguments_do_not(tmp_path: Path) -> None:
 
 def test_megatron_is_offered_what_its_batch_and_ranks_allow() -> None:
     found = tuned(MEGATRON)
-    assert found.offered["micro_batch"] == [1, 2, 4, 8]
-    assert found.offered["tensor_parallel"] == [1, 2, 4]
-    assert found.offered["recompute"] == ["none", "selective", "full"]
+    assert found.default_values["micro_batch"] == [1, 2, 4, 8]
+    assert found.default_values["tensor_parallel"] == [1, 2, 4]
+    assert found.default_values["recompute"] == ["none", "selective", "full"]
     assert found.kind.tokens(found.today) == (16, 128)
     assert "needs tensor parallelism" in found.refusal({"sequence_parallel": True, "tensor_parallel": 1})
     assert "no multiple of 8 x 4 data ranks" in found.refusal({"micro_batch": 8, "tensor_parallel": 1})
@@ -113,7 +113,7 @@ def test_an_option_is_named_as_it_stands_in_the_command_or_with_underscores(opti
 )
 def test_what_a_trainer_will_refuse_is_left_to_its_own_words(command: str) -> None:
     file = parse({"name": "s", "trainer": {"command": command}})
-    assert file.command is not None and len(file.command.offered["micro_batch"]) > 1
+    assert file.command is not None and len(file.command.default_values["micro_batch"]) > 1
     assert file.command.with_values(file.config.trainer).text.startswith(command)
     assert file.search_space.baseline[0]
 
@@ -147,7 +147,7 @@ def test_torchtitan_keeps_the_global_batch_when_its_data_ranks_change() -> None:
     text = found.with_values({"tensor_parallel": 4, "micro_batch": 8}).text
     assert "--training.global_batch_size 8" in text and "--parallelism.tensor_parallel_degree=4" in text
     assert "no multiple" in found.refusal({"tensor_parallel": 1, "micro_batch": 4})
-    assert tuned("torchrun -m torchtitan.train").offered == {}
+    assert tuned("torchrun -m torchtitan.train").default_values == {}
     saves = tuned(f"{TITAN} --checkpoint.enable")
     assert (
         "--checkpoint.enable" in saves.with_values({}).text
@@ -157,16 +157,16 @@ def test_torchtitan_keeps_the_global_batch_when_its_data_ranks_change() -> None:
 
 def test_accumulation_follows_the_micro_batch_of_hugging_face() -> None:
     found = tuned(HF)
-    assert found.offered["micro_batch"] == [1, 2, 4, 8]
+    assert found.default_values["micro_batch"] == [1, 2, 4, 8]
     text = found.with_values({"micro_batch": 8, "recompute": True}).text
     assert "--per_device_train_batch_size 8 --gradient_accumulation_steps 1" in text
     assert text.endswith("--output_dir out --gradient_checkpointing True")
 
     sharded = found.with_values({"fsdp": True}).text
     assert sharded.endswith("--fsdp full_shard") and tuned(sharded).with_values({"fsdp": False}).text == HF
-    assert found.offered["fsdp"] == [False, True] and not found.refusal({"fsdp": True})
+    assert found.default_values["fsdp"] == [False, True] and not found.refusal({"fsdp": True})
     on_cpu = tuned(f"{HF} --use_cpu")
-    assert "fsdp" not in on_cpu.offered and "on CPUs" in on_cpu.refusal({"fsdp": True})
+    assert "fsdp" not in on_cpu.default_values and "on CPUs" in on_cpu.refusal({"fsdp": True})
     assert "no multiple of 3" in found.refusal({"micro_batch": 3})
     assert "--output_dir {folder}/output" in found.trial_invocation({}).text
     assert found.kind.tokens(found.today) == (16, None)
@@ -178,7 +178,7 @@ def test_what_accelerate_s_launcher_shards_is_not_sharded_by_the_trainer_too(tmp
         text = f"accelerate launch --config_file a.yaml {HF.partition('2 ')[2]}"
         found = tuned(text, directory=str(tmp_path))
         assert (found.kind.name, found.today.ranks) == ("hf", 2)
-        assert ("fsdp" in found.offered, "ddp_bucket_mb" in found.offered) == (offered, offered)
+        assert ("fsdp" in found.default_values, "ddp_bucket_mb" in found.default_values) == (offered, offered)
 
 
 def test_what_stands_in_a_json_file_is_turned_there(tmp_path: Path) -> None:
@@ -200,14 +200,14 @@ def test_what_stands_in_a_json_file_is_turned_there(tmp_path: Path) -> None:
     }
     (tmp_path / "ds.json").write_text(json.dumps(zero))
     found = tuned("deepspeed --num_gpus 2 t.py --deepspeed_config ds.json", directory=str(tmp_path))
-    assert found.offered["zero_stage"] == [0, 1, 2, 3] and found.has("micro_batch") == 4
+    assert found.default_values["zero_stage"] == [0, 1, 2, 3] and found.has("micro_batch") == 4
     tree = found.with_values({"zero_stage": 3, "micro_batch": 2}).files["ds.json"]
     assert tree["zero_optimization"] == {"stage": 3}
     assert (tree["train_micro_batch_size_per_gpu"], tree["gradient_accumulation_steps"]) == (2, 4)
     auto = zero | {"train_micro_batch_size_per_gpu": "auto"}
     (tmp_path / "ds.json").write_text(json.dumps(auto))
     again = tuned("deepspeed --num_gpus 2 t.py --deepspeed_config ds.json", directory=str(tmp_path))
-    assert "micro_batch" not in again.offered
+    assert "micro_batch" not in again.default_values
 
 
 def test_the_micro_batch_of_a_hugging_face_trainer_is_that_of_its_deepspeed_file_too(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_what_deepspeed_does_itself_is_not_offered_where_a_json_file_names_its_f
     for more, offered in (({}, True), ({"deepspeed": "ds.json"}, False)):
         (tmp_path / "a.json").write_text(json.dumps({"output_dir": "o", **more}))
         found = tuned("torchrun --nproc-per-node 2 t.py a.json", directory=str(tmp_path))
-        assert ("fsdp" in found.offered, "ddp_bucket_mb" in found.offered) == (offered, offered)
+        assert ("fsdp" in found.default_values, "ddp_bucket_mb" in found.default_values) == (offered, offered)
 
 
 def test_a_study_keeps_the_settings_that_a_file_had(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_a_new_trainer_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
             Argument(
                 "beads",
                 "more beads",
-                read=lambda command: command.number("--beads"),
+                value_of=lambda command: command.number("--beads"),
                 put=lambda command, value: command.with_value("--beads", value),
                 offered=lambda command, cores: [10, 20],
             ),
@@ -337,7 +337,7 @@ def test_a_new_trainer_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(registry, "TRAINERS", (abacus, *registry.TRAINERS))
     found = tuned("abacus --beads 10")
-    assert found.offered == {"beads": [10, 20]}
+    assert found.default_values == {"beads": [10, 20]}
     assert found.with_values({"beads": 20}).text == "abacus --beads 20"
     assert "abacus" in registry.names()
     with pytest.raises(InputError, match=r"trainer\.kind.*abacus"):

@@ -117,12 +117,12 @@ def test_what_is_tried_is_in_the_results() -> None:
         form = find_target(name).format
         assert form is not None
         for level in ("parsed", "trained"):
-            assert ((name, level) in written) == (form.tried[level] != "no"), (name, level)
-        assert ("FSDP2" in form.tried["trained"]) == (
+            assert ((name, level) in written) == (form.test_evidence[level] != "no"), (name, level)
+        assert ("FSDP2" in form.test_evidence["trained"]) == (
             "ZeRO 3" in written.get((name, "trained"), ()) and name != "deepspeed"
         )
-        if form.tried["parsed"] != "no":
-            package, version = form.tried["parsed"].removeprefix("by ").split()
+        if form.test_evidence["parsed"] != "no":
+            package, version = form.test_evidence["parsed"].removeprefix("by ").split()
             assert f"{package}=={version}" in packages_of(name).split(", ")
 
 

@@ -61,7 +61,7 @@ def test_warm_up_does_not_leave_the_measured_steps_one_colour(tmp_path: Path) ->
     series = heat_series(found, each(found))
     assert series.milliseconds[2][0] == pytest.approx(132.0), "what the first step took is still told"
     assert series.scale == (pytest.approx(12.0), pytest.approx(32.0))
-    assert series.beyond
+    assert series.exceeds_scale
     (trace,) = heat.heat(series).data
     assert (trace.zmin, trace.zmax) == series.scale
     beside = heat_series(found, each(found), relative=True)
@@ -73,7 +73,7 @@ def test_while_no_step_is_measured_all_of_them_make_the_scale(tmp_path: Path) ->
     found = metric_of(recorded(tmp_path, steps=1, late=(2, 0)), OWN_WORK)
     series = heat_series(found, each(found))
     assert series.scale == (pytest.approx(12.0), pytest.approx(132.0))
-    assert not series.beyond
+    assert not series.exceeds_scale
 
 
 def test_no_spike_is_lost_where_a_column_is_many_steps(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_actions_and_calls_have_lanes_of_their_own(tmp_path: Path) -> None:
     of_rank = [(lanes.PHASE, ""), (lanes.ACTION, ""), (lanes.CALL, "tp")]
     assert series.lanes() == [(rank, *lane) for rank in range(2) for lane in of_rank]
     (action,) = [bar for bar in series.bars if bar.kind == lanes.ACTION and bar.rank == 1]
-    assert (action.name, action.text, action.about) == ("F", "3", "stage 1, micro-batch 3")
+    assert (action.name, action.text, action.hover_text) == ("F", "3", "stage 1, micro-batch 3")
 
 
 def test_many_calls_are_drawn_as_few_bars(tmp_path: Path) -> None:

@@ -42,14 +42,14 @@ def test_only_the_open_view_is_drawn_and_the_address_names_it(
     def noting(name: str, draw: Callable[..., None]) -> Callable[..., None]:
         return lambda *told: (drawn.append(name), draw(*told))[1]
 
-    for name, draw in details.VIEWS.items():
-        monkeypatch.setitem(details.VIEWS, name, noting(name, draw))
+    for name, draw in details.SECTIONS.items():
+        monkeypatch.setitem(details.SECTIONS, name, noting(name, draw))
     app = visit("runs", id=run)
-    for name in details.VIEWS:
+    for name in details.SECTIONS:
         app.query_params["section"] = name
         assert not app.run().exception, name
-    assert drawn[-len(details.VIEWS) :] == list(details.VIEWS)
-    assert set(drawn[: -len(details.VIEWS)]) == {"Step time"}
+    assert drawn[-len(details.SECTIONS) :] == list(details.SECTIONS)
+    assert set(drawn[: -len(details.SECTIONS)]) == {"Step time"}
 
 
 def test_a_new_tab_is_a_function_and_an_entry(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,9 +58,9 @@ def test_a_new_tab_is_a_function_and_an_entry(home: Path, monkeypatch: pytest.Mo
     def draw_sums(view: RunView, records: Snapshot, summary: RunSummary) -> None:
         st.info(f"{view.id}: {len(records.ranks)} of {summary.world_size} ranks")
 
-    monkeypatch.setitem(details.VIEWS, "Sums", draw_sums)
+    monkeypatch.setitem(details.SECTIONS, "Sums", draw_sums)
     app = visit("runs", id=run)
-    assert [tab.label for tab in app.tabs] == list(details.VIEWS)
+    assert [tab.label for tab in app.tabs] == list(details.SECTIONS)
     assert not app.info
     app.query_params["section"] = "Sums"
     app.run()

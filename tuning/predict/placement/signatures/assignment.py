@@ -28,7 +28,7 @@ class _Factor(NamedTuple):
 class Assignment(NamedTuple):
     """A choice of each operator by number, and what they cost together."""
 
-    chosen: tuple[int, ...]
+    choices: tuple[int, ...]
     cost: float
 
 

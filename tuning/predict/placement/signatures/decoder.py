@@ -83,16 +83,16 @@ class AxisUse(NamedTuple):
 
     def plain(self, inputs: int) -> tuple[OperatorSharding, ...]:
         """Of what works on each token by itself, and needs its whole width."""
-        return ways.same(inputs, self.tokens)
+        return ways.same_signatures(inputs, self.tokens)
 
     def pointwise(self) -> tuple[OperatorSharding, ...]:
         """Of what works on each value by itself."""
-        return ways.same(1, self.tokens, *([WIDTH] if self.matrices else []))
+        return ways.same_signatures(1, self.tokens, *([WIDTH] if self.matrices else []))
 
     def attention(self) -> tuple[OperatorSharding, ...]:
         """Over whole sequences, head by head."""
         samples = [BATCH] if self.tokens == BATCH else []
-        return ways.same(1, *([WIDTH] if self.matrices else []), *samples)
+        return ways.same_signatures(1, *([WIDTH] if self.matrices else []), *samples)
 
     def product(self, split: OperatorSharding) -> tuple[OperatorSharding, ...]:
         """With a matrix, ``split`` or whole on every rank."""
@@ -121,7 +121,7 @@ Uses = tuple[AxisUse, ...]
 
 
 def block(
-    sizes: Sizes, weight: float = 1.0, again: RepeatedMessages = _ONCE, uses: Uses = (TENSOR,)
+    sizes: Sizes, weight: float = 1.0, repeats: RepeatedMessages = _ONCE, uses: Uses = (TENSOR,)
 ) -> list[Operator]:
     """One layer: attention and feed-forward, each with its norm, on a stream that lies alike between all layers."""
     hidden, wide, heads = sizes.hidden, sizes.ffn_hidden, sizes.hidden + 2 * sizes.key_value
@@ -141,14 +141,14 @@ def block(
         build.product("down", rows, 8, wide, hidden),
         build.plain("fed", binary, (5, 9), hidden),
     ]
-    return [replace(operator, forwards=again.forwards(operator.name)) for operator in operators]
+    return [replace(operator, forwards=repeats.forwards(operator.name)) for operator in operators]
 
 
 def ends(
     sizes: Sizes,
     ranks: Sequence[int],
     weight: float = 1.0,
-    again: RepeatedMessages = _ONCE,
+    repeats: RepeatedMessages = _ONCE,
     uses: Uses = (TENSOR,),
 ) -> list[Operator]:
     """Embedding, head and loss, with what is between them left out. The loss has no choice of its own: it reads logits
@@ -163,7 +163,7 @@ def ends(
         build.product("embedding", words, None, sizes.vocabulary, sizes.hidden),
         build.plain("stream", stream, (0,), sizes.hidden),
         build.plain("norm", stream, (1,), sizes.hidden),
-        replace(head, forwards=1.0 + again.regathers),
+        replace(head, forwards=1.0 + repeats.regathers),
     ]
 
 
@@ -315,17 +315,17 @@ class Model(NamedTuple):
     ranks: tuple[int, ...]
     shared: SharedLayers
     weight: float = 1.0
-    again: RepeatedMessages = _ONCE
+    repeats: RepeatedMessages = _ONCE
 
     def graphs(self, uses: Uses) -> list[Graph]:
         """A layer, and both ends."""
-        shared, again = self.shared, self.again
+        shared, repeats = self.shared, self.repeats
         # Two copies are summed over both ends, too: a whole matrix from each rank of tp.
         tied_weight = self.weight * shared.copies + shared.copies - 1
         of_ends = tied_weight / 2 if shared.tied else self.weight
         return [
-            Graph(block(self.sizes, self.weight / shared.layers_each, again, uses), shared.layers),
-            Graph(ends(self.sizes, self.ranks, of_ends, again, uses), 1, shared.tied),
+            Graph(block(self.sizes, self.weight / shared.layers_each, repeats, uses), shared.layers),
+            Graph(ends(self.sizes, self.ranks, of_ends, repeats, uses), 1, shared.tied),
         ]
 
 
@@ -344,7 +344,7 @@ def _as_chosen(operators: Sequence[Operator], solved: Assignment) -> list[Operat
     """With no other choices."""
     return [
         replace(operator, choices=(operator.choices[number],))
-        for operator, number in zip(operators, solved.chosen, strict=True)
+        for operator, number in zip(operators, solved.choices, strict=True)
     ]
 
 

@@ -203,7 +203,7 @@ def _solved(config: RunConfig, target: Target, uses: Uses, choose: bool) -> Mesh
     degrees = {name: size for name, size in (("dp", layout.inner), ("tp", layout.tp)) if size > 1}
     sizes = widths_of(config)
     sizes = sizes._replace(tokens=sizes.tokens * layout.inner, column=sizes.column * layout.inner)
-    model = Model(sizes, tuple(degrees.values()), shared_layers(config), again=sent_again(config))
+    model = Model(sizes, tuple(degrees.values()), shared_layers(config), repeats=sent_again(config))
     graphs = model.graphs(uses)
     if not choose and layout.tp > 1:
         graphs = [_with_list(graph, config.parallel.tp_replicated or ()) for graph in graphs]

@@ -95,7 +95,7 @@ COLUMN = OperatorSharding((REPLICATED,), WIDTH, COLUMNS)
 ROW = OperatorSharding((WIDTH,), PARTIAL, ROWS)
 
 
-def same(inputs: int, *signatures: Signature) -> tuple[OperatorSharding, ...]:
+def same_signatures(inputs: int, *signatures: Signature) -> tuple[OperatorSharding, ...]:
     """Of an operator that reads all inputs, and gives its output, as one of these."""
     return tuple(OperatorSharding((signature,) * inputs, signature) for signature in signatures)
 

@@ -33,7 +33,7 @@ def _inzero_file(key: str, usual: Value) -> dict[str, object]:
         word = zero_file(command)
         return command if word is None else command.with_document(word, {key: value})
 
-    return {"read": reads, "put": writes}
+    return {"value_of": reads, "put": writes}
 
 
 ZERO = (

@@ -57,11 +57,11 @@ def _with_micro_batch(command: Invocation, value: Value) -> Invocation:
     times = _sequences(command) // count(value)
     word = zero_file(command)
     document = (command.document(word) or {}) if word else {}
-    again = {
+    batch_sizes = {
         key: new for key, new in ((DS_SIZE, value), (DS_TIMES, times)) if isinstance(document.get(key), int)
     }
     command = _with_hf(command, {PER_DEVICE: value, ACCUMULATION: times})
-    return command.with_document(word, again) if word and again else command
+    return command.with_document(word, batch_sizes) if word and batch_sizes else command
 
 
 def _whole_accumulation(today: Invocation, values: Mapping[str, Value]) -> str:
@@ -111,8 +111,8 @@ def _averages_itself(command: Invocation) -> bool:
 
 
 def _offered_fsdp(command: Invocation, cores: int) -> list[bool]:
-    several = command.ranks > 1 and _averages_itself(command)
-    return [False, True] if several and not _on_cpu(command) else []
+    can_shard = command.ranks > 1 and _averages_itself(command)
+    return [False, True] if can_shard and not _on_cpu(command) else []
 
 
 def _hf_tokens(command: Invocation) -> Tokens:
@@ -206,9 +206,9 @@ def _if_given(argument: Argument) -> Argument:
 
     def reads(command: Invocation) -> Value | None:
         both = command.has(f"--{PER_DEVICE}") and command.has(f"--{ACCUMULATION}")
-        return argument.read(command) if both else None
+        return argument.value_of(command) if both else None
 
-    return replace(argument, read=reads)
+    return replace(argument, value_of=reads)
 
 
 ACCELERATE = TrainerKind(

@@ -73,9 +73,9 @@ def page() -> None:
 def _chosen_run(rows: list[RunRow]) -> str:
     ids = limit_options("run", [row.id for row in rows])
     restore_choice("run", ids)
-    chosen = st.selectbox("Run", ids, key="run", on_change=_choose_run)
-    save_choice("run", chosen)
-    return chosen
+    run_id = st.selectbox("Run", ids, key="run", on_change=_choose_run)
+    save_choice("run", run_id)
+    return run_id
 
 
 def _choose_run() -> None:
@@ -122,7 +122,7 @@ def _warn_bad_link(text: str) -> None:
 
 def _path(row: RunRow, step: int | None, rank: int | None) -> None:
     """The way back: the study, the run, and each place on the way here."""
-    here, call = PAGES["Steps"], st.query_params.get("call")
+    page, call = PAGES["Steps"], st.query_params.get("call")
     with st.container(horizontal=True, vertical_alignment="center", key="steps-path"):
         if row.study:
             study = {"study": row.study}
@@ -131,12 +131,12 @@ def _path(row: RunRow, step: int | None, rank: int | None) -> None:
             )
         st.page_link(PAGES["Runs"], label=row.id, icon=":material/play_circle:", query_params={"id": row.id})
         place: dict[str, str] = {"run": row.id}
-        st.page_link(here, label="all steps", icon=":material/grid_on:", query_params=place)
-        named = (("step", step), ("rank", rank), ("call", call))
-        for name, value in [found for found in named if found[1] is not None]:
+        st.page_link(page, label="all steps", icon=":material/grid_on:", query_params=place)
+        parts = (("step", step), ("rank", rank), ("call", call))
+        for name, value in [part for part in parts if part[1] is not None]:
             place = place | {name: str(value)}
             label = f"{name} {value:,}" if isinstance(value, int) else str(value)
-            st.page_link(here, label=label, icon=":material/chevron_right:", query_params=place)
+            st.page_link(page, label=label, icon=":material/chevron_right:", query_params=place)
 
 
 def _heat_map(records: Snapshot) -> None:
@@ -160,24 +160,26 @@ def _heat_map(records: Snapshot) -> None:
         )
         if records.running:
             st.button("Update", icon=":material/refresh:", type="tertiary", key="steps-update")
-    shown = (name, str(relative), *rows)
+    signature = (name, str(relative), *rows)
     series = _series(
-        records.look, shown, lambda: heat.heat_series(heat.metric_of(records.steps, name), rows, relative)
+        records.version,
+        signature,
+        lambda: heat.heat_series(heat.metric_of(records.steps, name), rows, relative),
     )
-    clicked = shared_clickable_chart(
+    point = shared_clickable_chart(
         lambda: heat.heat(series, f"{records.id}-{name}-{relative}-{len(rows)}"),
         "steps-heat",
         f"{name} of each rank in each step",
-        records.look,
-        *shown,
+        records.version,
+        *signature,
     )
-    if clicked and isinstance(clicked.about, list):
-        _go(step=int(clicked.about[1]), rank=int(clicked.about[0]))
+    if point and isinstance(point.customdata, list):
+        _go(step=int(point.customdata[1]), rank=int(point.customdata[0]))
         st.rerun()
-    skew = _skew(records.look, name, records)
+    skew = _skew(records.version, name, records)
     st.caption(f":material/person_alert: {words.escape(skew)}", help=step_text.SKEW_HELP)
     exceeds_scale = (
-        " Colours are those of the measured steps; warm-up lies beyond them." if series.beyond else ""
+        " Colours are those of the measured steps; warm-up lies beyond them." if series.exceeds_scale else ""
     )
     st.caption(
         f":material/touch_app: Click on a cell to see that rank in that step, or type a step.{exceeds_scale}"
@@ -185,8 +187,8 @@ def _heat_map(records: Snapshot) -> None:
 
 
 @st.cache_resource(max_entries=_REMEMBERED, show_spinner=False)
-def _series(look: str, shown: tuple[str, ...], _make: Callable[[], heat.HeatSeries]) -> heat.HeatSeries:
-    del look, shown
+def _series(look: str, signature: tuple[str, ...], _make: Callable[[], heat.HeatSeries]) -> heat.HeatSeries:
+    del look, signature
     return _make()
 
 
@@ -194,7 +196,7 @@ def _typed_step() -> None:
     _go(step=st.session_state.get(f"steps-number-{st.query_params.get('step')}"))
 
 
-def _choice(label: str, name: str, options: list[str], first: str, about: str) -> str:
+def _choice(label: str, name: str, options: list[str], first: str, help_text: str) -> str:
     """A chooser whose value is in the address, unless it is the first one."""
     linked = st.query_params.get(name, first)
     if linked not in options:
@@ -207,25 +209,25 @@ def _choice(label: str, name: str, options: list[str], first: str, about: str) -
         value = st.session_state[key]
         _go(**{name: None if value == first else value})
 
-    chosen: str = st.selectbox(label, options, key=key, width=220, help=about, on_change=update_link)
-    return chosen
+    option: str = st.selectbox(label, options, key=key, width=220, help=help_text, on_change=update_link)
+    return option
 
 
 def _rows(records: Snapshot) -> dict[str, list[int]]:
     """Titles of rows and their ranks: hosts first where there are many ranks on several."""
     ranks = sorted(records.steps)
     by_host = heat.rows_by_host(ranks, records.rank_hosts)
-    each = {f"rank {rank}": [rank] for rank in ranks}
+    single_ranks = {f"rank {rank}": [rank] for rank in ranks}
     if len(by_host) < 2:
-        return each
+        return single_ranks
     first = BY_HOST if len(ranks) > heat.MANY_RANKS else EVERY_RANK
     options = [first, EVERY_RANK if first == BY_HOST else BY_HOST, *by_host]
-    chosen = _choice(
+    option = _choice(
         "Rows", "rows", options, first, "Hosts, of which a row shows the largest value, or ranks."
     )
-    if chosen == BY_HOST:
+    if option == BY_HOST:
         return by_host
-    return each if chosen == EVERY_RANK else {f"rank {rank}": [rank] for rank in by_host[chosen]}
+    return single_ranks if option == EVERY_RANK else {f"rank {rank}": [rank] for rank in by_host[option]}
 
 
 @st.cache_resource(max_entries=_REMEMBERED, show_spinner=False)
@@ -234,11 +236,11 @@ def _skew(look: str, name: str, _records: Snapshot) -> str:
     del look
     if len(_records.steps) < 2:
         return "A single rank has no skew."
-    found = _kind(_records, name, True) or _kind(_records, name, False)
+    row = _kind(_records, name, True) or _kind(_records, name, False)
     return (
         "No skew was recorded in this metric."
-        if found is None
-        else f"{name.capitalize()}: {_small(step_text.skew(found))}"
+        if row is None
+        else f"{name.capitalize()}: {_small(step_text.skew(row))}"
     )
 
 
@@ -260,7 +262,7 @@ def _one_step(records: Snapshot, step: int, rank: int | None) -> None:
     st.header(f"Step {step:,}", anchor=False, divider=True)
     columns = drill_text.step_columns(view.ranks)
     numbers = [row.rank for row in view.ranks]
-    _clickable_table(columns, "steps-ranks", lambda at: _go(rank=numbers[at]), f"{records.id}-{step}")
+    _clickable_table(columns, "steps-ranks", lambda place: _go(rank=numbers[place]), f"{records.id}-{step}")
     st.caption(":material/touch_app: Choose a rank in the table to see the calls of its collectives.")
     _slowest(view)
     draw_lanes(records, step, rank, _go)
@@ -270,17 +272,17 @@ def _one_step(records: Snapshot, step: int, rank: int | None) -> None:
 
 def _slowest(view: StepView) -> None:
     """The call to look at first, and the way there."""
-    if (found := view.slowest) is None:
+    if (slowest := view.slowest) is None:
         return
     place = {
         "run": view.run,
         "step": str(view.step),
-        "rank": str(found.rank),
-        "call": found.call.key.link_text(),
+        "rank": str(slowest.rank),
+        "call": slowest.call.key.link_text(),
     }
     with st.container(horizontal=True, vertical_alignment="center", key="steps-slowest"):
         st.markdown(
-            f":material/hourglass_bottom: {words.escape(drill_text.slowest(found.call, found.rank))}",
+            f":material/hourglass_bottom: {words.escape(drill_text.slowest(slowest.call, slowest.rank))}",
             width="content",
         )
         st.page_link(
@@ -290,7 +292,9 @@ def _slowest(view: StepView) -> None:
 
 def _clickable_table(columns: list[Column], key: str, on_row: Callable[[int], None], key_suffix: str) -> None:
     """A table of quantities; a click on a row calls ``on_row`` with its number."""
-    shown = {column.title: column.numbers for column in columns if any(v is not None for v in column.numbers)}
+    numbers_of_titles = {
+        column.title: column.numbers for column in columns if any(v is not None for v in column.numbers)
+    }
     config = {
         column.title: st.column_config.NumberColumn(format=column.unit.format, help=column.note)
         for column in columns
@@ -304,12 +308,12 @@ def _clickable_table(columns: list[Column], key: str, on_row: Callable[[int], No
             on_row(rows[0])
 
     st.dataframe(
-        shown,
+        numbers_of_titles,
         key=name,
         hide_index=True,
         column_config=config,
         placeholder=words.NOTHING,
-        height=360 if len(next(iter(shown.values()))) > 9 else "content",
+        height=360 if len(next(iter(numbers_of_titles.values()))) > 9 else "content",
         on_select=chosen,
         selection_mode="single-row",
     )
@@ -317,59 +321,59 @@ def _clickable_table(columns: list[Column], key: str, on_row: Callable[[int], No
 
 def _one_rank(records: Snapshot, view: StepView, rank: int) -> None:
     try:
-        found = step_view.step_view(home() / records.id, view.step, rank)
+        rank_view = step_view.step_view(home() / records.id, view.step, rank)
     except InputError as error:
         _warn_bad_link(f"rank {rank:,}: {error.remedy}")
         return
     st.header(f"Collectives of rank {rank:,} in step {view.step:,}", anchor=False, divider=True)
-    if not found.calls:
-        st.caption(_no_calls(records, found))
+    if not rank_view.calls:
+        st.caption(_no_calls(records, rank_view))
     else:
-        keys = [one.key.link_text() for one in found.calls]
-        columns = drill_text.call_columns(found.calls, rank)
+        keys = [call.key.link_text() for call in rank_view.calls]
+        columns = drill_text.call_columns(rank_view.calls, rank)
         _clickable_table(
-            columns, "steps-calls", lambda at: _go(call=keys[at]), f"{records.id}-{view.step}-{rank}"
+            columns, "steps-calls", lambda place: _go(call=keys[place]), f"{records.id}-{view.step}-{rank}"
         )
         st.caption(":material/touch_app: Choose a call in the table to see it on all its ranks.")
-    if (asked := st.query_params.get("call")) is not None:
-        _one_call(records, view, rank, asked)
+    if (call_text := st.query_params.get("call")) is not None:
+        _one_call(records, view, rank, call_text)
 
 
-def _no_calls(records: Snapshot, found: StepView) -> str:
-    own = next(row for row in found.ranks if row.rank == found.rank)
+def _no_calls(records: Snapshot, rank_view: StepView) -> str:
+    rank_row = next(row for row in rank_view.ranks if row.rank == rank_view.rank)
     if len(records.steps) == 1:
         return "A single rank sends nothing."
     return (
         "No collective was recorded in this step: messages between two ranks are not matched."
-        if own.phases
+        if rank_row.phases
         else "This step was not recorded in detail (profile.budget)."
     )
 
 
-def _one_call(records: Snapshot, view: StepView, rank: int, asked: str) -> None:
+def _one_call(records: Snapshot, view: StepView, rank: int, call_text: str) -> None:
     try:
-        (found,) = step_view.step_view(home() / records.id, view.step, rank, asked).calls
+        (call,) = step_view.step_view(home() / records.id, view.step, rank, call_text).calls
     except InputError as error:
-        _warn_bad_link(f"call {asked}: {error.remedy}")
+        _warn_bad_link(f"call {call_text}: {error.remedy}")
         return
     hosts: Mapping[int, str | None] = {row.rank: row.host for row in view.ranks}
-    _draw_call(found, rank, hosts)
+    _draw_call(call, rank, hosts)
 
 
-def _draw_call(found: CollectiveCall, rank: int, hosts: Mapping[int, Any]) -> None:
-    title = f"Call {found.number:,} of {found.operation} on {found.axis}"
+def _draw_call(call: CollectiveCall, rank: int, hosts: Mapping[int, Any]) -> None:
+    title = f"Call {call.number:,} of {call.operation} on {call.axis}"
     st.header(words.escape(title), anchor=False, divider=True)
-    st.markdown(f":material/schedule: {words.escape(drill_text.meeting(found, rank))}")
-    left, right = st.columns([1.3, 1])
-    with left:
-        drawing = call_figure.call(found, found.key.link_text())
-        clicked = clickable_chart(drawing, "steps-call", f"{title}: waiting and running on each rank")
-        if clicked and isinstance(clicked.about, int):
-            st.query_params["rank"] = str(clicked.about)
+    st.markdown(f":material/schedule: {words.escape(drill_text.meeting(call, rank))}")
+    chart_column, table_column = st.columns([1.3, 1])
+    with chart_column:
+        drawing = call_figure.call(call, call.key.link_text())
+        point = clickable_chart(drawing, "steps-call", f"{title}: waiting and running on each rank")
+        if point and isinstance(point.customdata, int):
+            st.query_params["rank"] = str(point.customdata)
             st.rerun()
-    with right:
-        number_table(drill_text.collective_call_columns(found, hosts), "steps-call-table")
-    icon_note("info", drill_text.collective_call_note(found))
+    with table_column:
+        number_table(drill_text.collective_call_columns(call, hosts), "steps-call-table")
+    icon_note("info", drill_text.collective_call_note(call))
 
 
 if __name__ == "__main__":

@@ -31,11 +31,11 @@ from workbench.text import words
 _REMEMBERED = 32
 
 
-def _nothing(summary: RunSummary, recorded: str) -> str:
-    """Why a chart of the steps in detail is empty; ``recorded`` where there were such steps."""
+def _nothing(summary: RunSummary, none_recorded: str) -> str:
+    """Why a chart of the steps in detail is empty; ``none_recorded`` where there were such steps."""
     if not summary.measured_steps:
         return "no step was measured"
-    return recorded if summary.detailed_steps else str(summary.wire_bytes_reason)
+    return none_recorded if summary.detailed_steps else str(summary.wire_bytes_reason)
 
 
 def draw_anatomy(snapshot: Snapshot, summary: RunSummary) -> None:
@@ -47,7 +47,7 @@ def draw_anatomy(snapshot: Snapshot, summary: RunSummary) -> None:
             lambda: _axes(snapshot.id, summary),
             "run-axes",
             "Exposed and hidden communication by axis",
-            snapshot.look,
+            snapshot.version,
             summary.measured_steps,
         )
         st.caption(f":material/info: {step_text.AXES}")
@@ -56,7 +56,7 @@ def draw_anatomy(snapshot: Snapshot, summary: RunSummary) -> None:
             lambda: lanes.skew(steps.skew_series(snapshot.steps), snapshot.id),
             "run-skew",
             "Skew between ranks by step",
-            snapshot.look,
+            snapshot.version,
         )
         icon_note("person_alert", step_text.straggler(summary))
     for line in step_text.anatomy(summary):
@@ -67,8 +67,8 @@ def draw_anatomy(snapshot: Snapshot, summary: RunSummary) -> None:
 
 
 def _axes(run: str, summary: RunSummary) -> go.Figure:
-    none = _nothing(summary, "no communication was recorded")
-    return lanes.axis_bars(summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis, run, none)
+    empty_text = _nothing(summary, "no communication was recorded")
+    return lanes.axis_bars(summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis, run, empty_text)
 
 
 @st.cache_resource(max_entries=_REMEMBERED, show_spinner=False)
@@ -85,7 +85,7 @@ def _lanes(folder: Path, look: str, step: int, ranks: tuple[int, ...]) -> lanes.
 
 
 def _one_step(folder: Path, snapshot: Snapshot) -> None:
-    steps, ranks = _steps(folder, snapshot.look)
+    steps, ranks = _steps(folder, snapshot.version)
     if not steps:
         empty = base.figure("One step by rank", "ms since the step's start", "", snapshot.id)
         text = "no spans were kept; with profile.collectives they are kept for every eighth step and for slow steps"
@@ -93,17 +93,19 @@ def _one_step(folder: Path, snapshot: Snapshot) -> None:
         return
     with st.container(horizontal=True, key="run-lanes-choice"):
         step = st.selectbox("Step", steps[::-1], key="run-lanes-step", width=160, format_func=words.number)
-        chosen = ranks[:RANKS]
+        selected_ranks = ranks[:RANKS]
         if len(ranks) > RANKS:
-            chosen = st.multiselect("Ranks", ranks, chosen, key="run-lanes-ranks") or chosen
-    timeline = _lanes(folder, snapshot.look, step, tuple(chosen))
+            selected_ranks = (
+                st.multiselect("Ranks", ranks, selected_ranks, key="run-lanes-ranks") or selected_ranks
+            )
+    timeline = _lanes(folder, snapshot.version, step, tuple(selected_ranks))
     shared_chart(
         lambda: lanes.lanes(timeline, f"{snapshot.id}-{step}"),
         "run-lanes",
         "Phases, actions and collectives by rank",
-        snapshot.look,
+        snapshot.version,
         step,
-        *chosen,
+        *selected_ranks,
     )
     icon_note("schedule", lanes_note(timeline))
 
@@ -111,27 +113,27 @@ def _one_step(folder: Path, snapshot: Snapshot) -> None:
 def draw_lanes(snapshot: Snapshot, step: int, rank: int | None, go: Callable[..., None]) -> None:
     """The lanes of a step: those of a rank come first. A click on a call goes to it; on another bar, to its rank."""
     folder = home() / snapshot.id / run_folder.RECORDS
-    kept, ranks = _steps(folder, snapshot.look)
-    if step not in kept:
-        near = sorted(sorted(kept, key=lambda other: abs(other - step))[:3])
-        instead = f"; the nearest that were: {', '.join(map(words.number, near))}" if near else ""
+    steps, ranks = _steps(folder, snapshot.version)
+    if step not in steps:
+        nearest = sorted(sorted(steps, key=lambda other: abs(other - step))[:3])
+        nearest_text = f"; the nearest that were: {', '.join(map(words.number, nearest))}" if nearest else ""
         st.caption(
-            f":material/info: {words.escape(f'The phases of this step were not kept as spans{instead}.')}"
+            f":material/info: {words.escape(f'The phases of this step were not kept as spans{nearest_text}.')}"
         )
         return
     first = [] if rank is None or rank not in ranks else [rank]
-    shown = [*first, *(other for other in ranks if other not in first)][:RANKS]
-    timeline = _lanes(folder, snapshot.look, step, tuple(sorted(shown)))
-    clicked = shared_clickable_chart(
+    drawn_ranks = [*first, *(other for other in ranks if other not in first)][:RANKS]
+    timeline = _lanes(folder, snapshot.version, step, tuple(sorted(drawn_ranks)))
+    point = shared_clickable_chart(
         lambda: lanes.lanes(timeline, f"{snapshot.id}-{step}"),
         "steps-lanes",
         "Phases, actions and collectives by rank",
-        snapshot.look,
+        snapshot.version,
         step,
-        *shown,
+        *drawn_ranks,
     )
-    if clicked and isinstance(clicked.about, list):
-        number, _, call = clicked.about
+    if point and isinstance(point.customdata, list):
+        number, _, call = point.customdata
         go(rank=number, call=call or None)
         st.rerun()
     st.caption(
@@ -148,13 +150,13 @@ def draw_steps(snapshot: Snapshot, summary: RunSummary, changes: Sequence[Change
             (_phases, "run-phases", "Step time by phase"),
             (_ranks, "run-rank-steps", "Step time by rank"),
         ]:
-            shared_chart(partial(draw, snapshot, marks), key, alt, snapshot.look, len(marks))
+            shared_chart(partial(draw, snapshot, marks), key, alt, snapshot.version, len(marks))
         for text in run_text.changes(changes):
             st.caption(f":material/tune: Changed {words.escape(text)}.")
     with right:
         st.markdown("**Where the mean step goes**")
-        none = _nothing(summary, "no phase was recorded")
-        _phase_table(step_text.add_between(summary.phases, summary.between_seconds or 0.0), none)
+        empty_text = _nothing(summary, "no phase was recorded")
+        _phase_table(step_text.add_between(summary.phases, summary.between_seconds or 0.0), empty_text)
         if summary.mfu_reason:
             st.caption(words.escape(f"MFU: {summary.mfu_reason}."))
         for _, note in run_text.note_lines(summary):
@@ -170,17 +172,18 @@ def _ranks(snapshot: Snapshot, marks: Sequence[steps.Mark]) -> go.Figure:
     return base.add_marks(base.ranks(steps.rank_series(snapshot.steps), snapshot.id), marks)
 
 
-def _phase_table(phases: dict[str, float], none: str) -> None:
+def _phase_table(phases: dict[str, float], empty_text: str) -> None:
     if not phases:
-        st.caption(words.escape(f"{none[0].upper()}{none[1:]}."))
+        st.caption(words.escape(f"{empty_text[0].upper()}{empty_text[1:]}."))
         return
-    whole = sum(phases.values())
-    named = [phase for phase in phases if phases[phase]]
+    step_seconds = sum(phases.values())
+    phases_with_time = [phase for phase in phases if phases[phase]]
     st.dataframe(
         {
-            "phase": [base.PHASE_NAMES.get(phase, words.ending_words(phase)) for phase in named] + ["step"],
-            "ms": [phases[phase] * 1e3 for phase in named] + [whole * 1e3],
-            "share": [phases[phase] / whole * 100 for phase in named] + [100.0],
+            "phase": [base.PHASE_NAMES.get(phase, words.ending_words(phase)) for phase in phases_with_time]
+            + ["step"],
+            "ms": [phases[phase] * 1e3 for phase in phases_with_time] + [step_seconds * 1e3],
+            "share": [phases[phase] / step_seconds * 100 for phase in phases_with_time] + [100.0],
         },
         key="run-phase-table",
         hide_index=True,

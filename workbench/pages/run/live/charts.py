@@ -31,13 +31,13 @@ def charts(snapshot: Snapshot, linked: int | None = None) -> None:
             lambda: base.collectives(steps.collective_series(snapshot.communication), snapshot.id),
             "live-collectives",
             "Collectives per step and rank",
-            snapshot.look,
+            snapshot.version,
         )
         window = recent_steps(snapshot.config.get("outer"))
         st.caption(f"Collectives are means over ranks and the last {window} steps in detail.")
     with right:
         ranks_table(snapshot)
-        shared_chart(lambda: _loss(snapshot), "live-loss", "Training loss per step", snapshot.look)
+        shared_chart(lambda: _loss(snapshot), "live-loss", "Training loss per step", snapshot.version)
     left, right = st.columns(2)
     with left:
         shared_chart(
@@ -46,7 +46,7 @@ def charts(snapshot: Snapshot, linked: int | None = None) -> None:
             ),
             "live-rank-steps",
             "Step time by rank",
-            snapshot.look,
+            snapshot.version,
             linked,
         )
     with right:
@@ -70,7 +70,7 @@ def _phases(snapshot: Snapshot, linked: int | None) -> None:
         lambda: base.add_marks(_phases_of(snapshot, choice), _marks(snapshot, linked)),
         "live-phases",
         "Step time by phase, stacked bars per step",
-        snapshot.look,
+        snapshot.version,
         choice,
         linked,
     )
@@ -86,7 +86,7 @@ def _choose_rank(ranks: list[int]) -> str:
                 width=220, bind="query-params",
             )
         )  # fmt: skip
-    chosen = st.segmented_control(
+    selected = st.segmented_control(
         "Rank",
         options,
         default=SLOWEST,
@@ -96,7 +96,7 @@ def _choose_rank(ranks: list[int]) -> str:
         label_visibility="collapsed",
         bind="query-params",
     )
-    return chosen or SLOWEST
+    return selected or SLOWEST
 
 
 def _rank_name(name: str) -> str:
@@ -121,7 +121,7 @@ def _machine(snapshot: Snapshot) -> None:
             lambda: gpu.live(snapshot.gpu, start, snapshot.id),
             "live-gpu",
             gpu.live_label(),
-            snapshot.look,
+            snapshot.version,
         )
         gpu_troubles(snapshot)
     else:

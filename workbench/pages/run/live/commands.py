@@ -50,20 +50,20 @@ _BACK = (
 
 def draw_commands(view: RunView) -> None:
     """Moves by itself while the run goes on."""
-    going = view.state != "ended"
-    st.fragment(_draw_commands, run_every=REFRESH_SECONDS if going else None)(view.id, going)
+    is_running = view.state != "ended"
+    st.fragment(_draw_commands, run_every=REFRESH_SECONDS if is_running else None)(view.id, is_running)
 
 
-def _draw_commands(run_id: str, going: bool) -> None:
-    draw_guarded(lambda: _command_parts(home() / run_id, going))
+def _draw_commands(run_id: str, is_running: bool) -> None:
+    draw_guarded(lambda: _command_parts(home() / run_id, is_running))
 
 
-def _command_parts(folder: Path, going: bool) -> None:
-    """Traces have a tab of their own for how far they are."""
+def _command_parts(folder: Path, is_running: bool) -> None:
+    """Traces have a section of their own for how far they are."""
     answers = [order for order in run_commands.run_answers(folder) if order.command not in commands.BETWEEN]
-    waiting = run_commands.pending_orders(folder, SNAPSHOT)
-    for order in waiting:
-        if going:
+    orders = run_commands.pending_orders(folder, SNAPSHOT)
+    for order in orders:
+        if is_running:
             st.progress(order.fraction, f"Memory snapshot: {_snapshot_progress(order)}")
         else:
             st.caption(
@@ -71,7 +71,7 @@ def _command_parts(folder: Path, going: bool) -> None:
             )
     if answers:
         _table(answers)
-    elif not waiting:
+    elif not orders:
         command = f"workbench control {folder.name} {SNAPSHOT}"
         st.caption(f"To take a snapshot of each rank's memory while a run is running: `{command}`.")
 
@@ -80,7 +80,7 @@ def _snapshot_progress(order: PendingOrder) -> str:
     if order.first is None:
         return "requested; ranks begin two steps after they have seen the request."
     if order.state == "recording":
-        return f"recording {words.steps(order.first, order.steps)}, {order.done} of {order.steps} done."
+        return f"recording {words.steps(order.first, order.steps)}, {order.steps_done} of {order.steps} done."
     return f"{order.answered} of {order.ranks} ranks have written theirs."
 
 
@@ -105,14 +105,16 @@ VIEWER = "https://ui.perfetto.dev"
 def draw_trace(view: RunView) -> None:
     """Moves by itself while the run goes on, and while a trace is merged."""
     folder = view.folder
-    going = view.state != "ended"
+    is_running = view.state != "ended"
     all_traces = traces.list_traces(folder)
-    moving = going or any(trace.files and trace.merged is None for trace in all_traces)
-    finished = [trace for trace in all_traces if trace.merged is not None]
-    shown = frozenset(trace.id for trace in finished)
-    st.fragment(_draw_trace, run_every=REFRESH_SECONDS if moving else None)(view.id, going, shown)
+    is_changing = is_running or any(trace.files and trace.merged_path is None for trace in all_traces)
+    merged_traces = [trace for trace in all_traces if trace.merged_path is not None]
+    merged_ids = frozenset(trace.id for trace in merged_traces)
+    st.fragment(_draw_trace, run_every=REFRESH_SECONDS if is_changing else None)(
+        view.id, is_running, merged_ids
+    )
     # Not in the part that moves: each new drawing of a download button makes a click on the one before it void.
-    for trace in finished:
+    for trace in merged_traces:
         _finished_trace(folder, trace)
     if any(trace.files for trace in all_traces):
         st.caption(
@@ -122,17 +124,17 @@ def draw_trace(view: RunView) -> None:
         )
 
 
-def _draw_trace(run_id: str, going: bool, shown: frozenset[str]) -> None:
-    draw_guarded(lambda: _trace_parts(home() / run_id, going, shown))
+def _draw_trace(run_id: str, is_running: bool, drawn_ids: frozenset[str]) -> None:
+    draw_guarded(lambda: _trace_parts(home() / run_id, is_running, drawn_ids))
 
 
-def _trace_parts(folder: Path, going: bool, shown: frozenset[str]) -> None:
-    """What is not in ``shown``; a trace that has been merged meanwhile moves there, with a drawing of the page."""
+def _trace_parts(folder: Path, is_running: bool, drawn_ids: frozenset[str]) -> None:
+    """What is not in ``drawn_ids``; a trace that has been merged meanwhile moves there, with a drawing of the page."""
     all_traces = traces.list_traces(folder)
-    if any(trace.merged is not None and trace.id not in shown for trace in all_traces):
+    if any(trace.merged_path is not None and trace.id not in drawn_ids for trace in all_traces):
         st.rerun()
     busy = next((trace for trace in all_traces if trace.under_way), None)
-    if going:
+    if is_running:
         if may_fill_in():
             _button(folder, busy)
     elif not all_traces:
@@ -140,7 +142,7 @@ def _trace_parts(folder: Path, going: bool, shown: frozenset[str]) -> None:
     if busy is not None:
         _progress(busy)
     for trace in all_traces:
-        if not trace.under_way and trace.id not in shown:
+        if not trace.under_way and trace.id not in drawn_ids:
             _finished_trace(folder, trace)
 
 
@@ -167,11 +169,14 @@ def _progress(trace: Trace) -> None:
     if trace.first is None:
         st.progress(0.0, "Requested; ranks begin two steps after they have seen the request.")
         return
-    named = words.steps(trace.first, trace.steps)
+    steps_text = words.steps(trace.first, trace.steps)
     if trace.state == "writing":
-        st.progress(1.0, f"Recorded {named}; ranks write their files.")
+        st.progress(1.0, f"Recorded {steps_text}; ranks write their files.")
     else:
-        st.progress(trace.done / trace.steps, f"Recording {named}: {trace.done} of {trace.steps} done.")
+        st.progress(
+            trace.steps_done / trace.steps,
+            f"Recording {steps_text}: {trace.steps_done} of {trace.steps} done.",
+        )
 
 
 def _finished_trace(folder: Path, trace: Trace) -> None:
@@ -187,7 +192,7 @@ def _finished_trace(folder: Path, trace: Trace) -> None:
 def _files(folder: Path, trace: Trace, first: int) -> None:
     ranks = words.several(len(trace.files), "ranks")
     title, button = st.columns([3, 1], vertical_alignment="center")
-    title.markdown(f"**{words.steps(first, trace.done).capitalize()}**, {ranks}")
+    title.markdown(f"**{words.steps(first, trace.steps_done).capitalize()}**, {ranks}")
     try:
         path = _merged_file(folder, trace)
     except traces.MergeError as error:
@@ -226,8 +231,8 @@ def _merging() -> tuple[ThreadPoolExecutor, dict[Path, _Merge]]:
 
 def _merged_file(folder: Path, trace: Trace) -> Path | None:
     """The merged file, once it is there. MergeError if it cannot be; tried again when the server starts again."""
-    if trace.merged is not None:
-        return trace.merged
+    if trace.merged_path is not None:
+        return trace.merged_path
     pool, merges = _merging()
     if trace.files[0] not in merges:
         merges[trace.files[0]] = _Merge(pool.submit(traces.merge_trace, folder, trace), time.monotonic())
@@ -241,22 +246,24 @@ _REFUSED = "turn-refused"
 
 def draw_live_settings(view: RunView) -> None:
     """Moves by itself while the run goes on."""
-    going = view.state != "ended"
-    if going or view.changes:
-        st.fragment(_draw, run_every=REFRESH_SECONDS if going else None)(view.id, going)
+    is_running = view.state != "ended"
+    if is_running or view.changes:
+        st.fragment(_draw, run_every=REFRESH_SECONDS if is_running else None)(view.id, is_running)
 
 
-def _draw(run_id: str, going: bool) -> None:
-    draw_guarded(lambda: _live_parts(home() / run_id, going))
+def _draw(run_id: str, is_running: bool) -> None:
+    draw_guarded(lambda: _live_parts(home() / run_id, is_running))
 
 
-def _live_parts(folder: Path, going: bool) -> None:
-    st.markdown("**Changed while running**" if going else "**Changed while it was running**")
-    if going and may_fill_in():
+def _live_parts(folder: Path, is_running: bool) -> None:
+    st.markdown("**Changed while running**" if is_running else "**Changed while it was running**")
+    if is_running and may_fill_in():
         _form(folder)
         _tune(folder)
     answers = run_orders.run_answers(folder)
-    _commands_table(folder, {one.id: one for one in reversed(answers) if one.command in commands.BETWEEN})
+    _commands_table(
+        folder, {answer.id: answer for answer in reversed(answers) if answer.command in commands.BETWEEN}
+    )
 
 
 def _form(folder: Path) -> None:
@@ -267,26 +274,30 @@ def _form(folder: Path) -> None:
             sorted(live_parts()),
             key="turn-key",
             width=260,
-            format_func=lambda one: f"{one} (now {words.value(live_changes.value_of(config, one))})",
+            format_func=lambda key_option: (
+                f"{key_option} (now {words.value(live_changes.value_of(config, key_option))})"
+            ),
         )
         text = st.text_input("New value", key="turn-value", width=160)
-        keep = st.checkbox("Keep a copy", key="turn-copy", help=_COPY)
-        clicked = button_pressed(
+        keep_copy = st.checkbox("Keep a copy", key="turn-copy", help=_COPY)
+        is_clicked = button_pressed(
             st.form_submit_button, "Change on all ranks", "turn-send", icon=":material/tune:"
         )
-    if clicked:
-        _send(folder, key, text, commands.TRY if keep else commands.SET)
+    if is_clicked:
+        _send(folder, key, text, commands.TRY if keep_copy else commands.SET)
     _ask(folder)
-    run, refused = st.session_state.get(_REFUSED, ("", ""))
+    run, problem = st.session_state.get(_REFUSED, ("", ""))
     if run == folder.name:  # stays until something else is sent: this part is drawn again each second
-        st.error(words.escape(refused), icon=":material/error:")
+        st.error(words.escape(problem), icon=":material/error:")
 
 
 def _ask(folder: Path) -> None:
     """What takes no values."""
-    kept = any(one.command == commands.TRY and not one.problem for one in run_orders.run_answers(folder))
+    has_copy = any(
+        answer.command == commands.TRY and not answer.problem for answer in run_orders.run_answers(folder)
+    )
     with st.container(horizontal=True):
-        if kept and button_pressed(
+        if has_copy and button_pressed(
             st.button, "Go back to the copy", "turn-back", icon=":material/undo:", help=_BACK
         ):
             send(folder, commands.BACK, {}, by="page")
@@ -311,24 +322,26 @@ def _tune(folder: Path) -> None:
 
 def _start_tuning(folder: Path, study: str) -> None:
     """A button; then how the process that it started is, until its study is there or it said why there is none."""
-    place, started = f"tuning-{folder.name}", f"tuning-job-{folder.name}"
-    job = jobs.find(home(), st.session_state.get(started))
+    place, job_key = f"tuning-{folder.name}", f"tuning-job-{folder.name}"
+    job = jobs.find(home(), st.session_state.get(job_key))
     if job is not None and not job.alive:
-        st.session_state.pop(started)
-        remember(place, f"The run is not tuned: {jobs.last_error(job)}", refused=True)
+        st.session_state.pop(job_key)
+        remember(place, f"The run is not tuned: {jobs.last_error(job)}", is_refused=True)
     answer_of_click(place)
     if job is not None and job.alive:
         st.caption(
             ":material/hourglass_top: The search is being started; a link to it appears here by itself."
         )
         return
-    about = "Search for the fastest values of all that can be changed while it runs, and leave it with them."
+    help_text = (
+        "Search for the fastest values of all that can be changed while it runs, and leave it with them."
+    )
     if button_pressed(
-        st.button, "Tune this run", "tune-this-run", icon=":material/auto_fix_high:", help=about
+        st.button, "Tune this run", "tune-this-run", icon=":material/auto_fix_high:", help=help_text
     ):
         st.session_state.pop(f"answer-{place}", None)
-        st.session_state[started] = jobs.start(home(), ["live", "attach", folder.name]).id
-        st.session_state["job"] = (study, st.session_state[started])  # the page Tune says how it ended
+        st.session_state[job_key] = jobs.start(home(), ["live", "attach", folder.name]).id
+        st.session_state["job"] = (study, st.session_state[job_key])  # the page Tune says how it ended
         st.rerun()
 
 
@@ -351,13 +364,13 @@ def _commands_table(folder: Path, answers: dict[str, run_orders.RankReply]) -> N
         if command.get("command") in commands.BETWEEN:
             answer = answers.get(path.stem)
             values = ", ".join(f"{key}={value}" for key, value in (command.get("arguments") or {}).items())
-            wanted = f"{command['command']} {values}".strip()
-            rows.append((wanted, command.get("by"), answer))
+            command_text = f"{command['command']} {values}".strip()
+            rows.append((command_text, command.get("by"), answer))
     if rows:
         table(
             {
-                "requested": [wanted for wanted, _, _ in rows],
-                "by": [by for _, by, _ in rows],
+                "requested": [command_text for command_text, _, _ in rows],
+                "by": [sender for _, sender, _ in rows],
                 "step": [answer and answer.step for _, _, answer in rows],
                 "result": [_result_words(answer) for _, _, answer in rows],
             },
@@ -369,4 +382,4 @@ def _commands_table(folder: Path, answers: dict[str, run_orders.RankReply]) -> N
 def _result_words(answer: run_orders.RankReply | None) -> str:
     if answer is None:
         return "not reached by the ranks yet"
-    return f"refused: {answer.problem}" if answer.problem else answer.told
+    return f"refused: {answer.problem}" if answer.problem else answer.text

@@ -40,8 +40,8 @@ def header(snapshot: Snapshot, state: str, ending: str | None, reason: str) -> N
         _labels(snapshot)
         _links(snapshot, goes_on=snapshot.running and ending is None)
     hang = snapshot.status.hang
-    if told := reason or (hang.reason if hang and ending is None else ""):
-        st.warning(words.escape(told), icon=words.look(ending or "hang")[1])
+    if warning := reason or (hang.reason if hang and ending is None else ""):
+        st.warning(words.escape(warning), icon=words.look(ending or "hang")[1])
     slowest = slowest_rank(snapshot.steps)
     metrics(_numbers(snapshot, slowest, snapshot.running and ending is None), "live-numbers")
     if snapshot.job is None:
@@ -77,10 +77,10 @@ def _last_detailed_step(snapshot: Snapshot) -> int | None:
 
 def stall(snapshot: Snapshot | None) -> None:
     """A line once steps of a run that goes on have stopped to end: for how long, and which rank holds up the others."""
-    found = None if snapshot is None else find_stall(snapshot)
-    if found is not None:
+    last_stall = None if snapshot is None else find_stall(snapshot)
+    if last_stall is not None:
         with st.container(key="live-stall"):
-            st.warning(words.escape(sentence(found)), icon=":material/pause_circle:")
+            st.warning(words.escape(sentence(last_stall)), icon=":material/pause_circle:")
             st.caption(RULE)
 
 
@@ -97,8 +97,8 @@ def findings(summary: RunSummary | None) -> None:
     icon_note("lightbulb", f"Bottlenecks over {steps}: {', '.join(names)}.")
     for verdict in summary.verdicts:
         if verdict.name == "straggler":
-            said = f"{words.bottleneck(verdict.name).capitalize()}: {verdict.evidence}"
-            st.warning(words.escape(said), icon=":material/person_alert:")
+            text = f"{words.bottleneck(verdict.name).capitalize()}: {verdict.evidence}"
+            st.warning(words.escape(text), icon=":material/person_alert:")
     for episode in summary.episodes:
         if episode.goes_on:
             st.warning(words.escape(run_text.episode(episode)), icon=":material/person_alert:")
@@ -119,42 +119,45 @@ def _labels(snapshot: Snapshot) -> None:
 def _steps(snapshot: Snapshot, slowest: Columns) -> tuple[int, int]:
     """How many are done, and how many there will be: of a run with a time as it planned last; 0 where nobody knows."""
     train = snapshot.config.get("train") or {}
-    wanted = snapshot.planned_steps if train.get("seconds") else train.get("steps")
-    done = int(slowest["step"][-1]) + 1 if len(slowest.get("step", ())) else 0
-    return done, int(wanted or 0)
+    planned = snapshot.planned_steps if train.get("seconds") else train.get("steps")
+    count = int(slowest["step"][-1]) + 1 if len(slowest.get("step", ())) else 0
+    return count, int(planned or 0)
 
 
 def _budget_left(snapshot: Snapshot) -> tuple[float, float] | None:
     """Of a run with a time: what is left of it, and all of it. None of any other, and before it has started."""
-    budget, began = (snapshot.config.get("train") or {}).get("seconds"), snapshot.status.started_unix
-    return (max(0.0, began + budget - time.time()), budget) if budget and began else None
+    budget, started_unix = (snapshot.config.get("train") or {}).get("seconds"), snapshot.status.started_unix
+    return (max(0.0, started_unix + budget - time.time()), budget) if budget and started_unix else None
 
 
 def _share_done(snapshot: Snapshot, slowest: Columns, *, goes_on: bool) -> float:
     """Of its time, while a run with one goes on; else of its steps."""
-    done, wanted = _steps(snapshot, slowest)
+    count, planned = _steps(snapshot, slowest)
     if goes_on and (budget := _budget_left(snapshot)) is not None:
         return min(1.0, max(0.0, 1 - budget[0] / budget[1]))
-    return min(1.0, done / wanted) if wanted else 0.0
+    return min(1.0, count / planned) if planned else 0.0
 
 
 def _numbers(snapshot: Snapshot, slowest: Columns, goes_on: bool) -> dict[str, tuple[str, str]]:
-    done, wanted = _steps(snapshot, slowest)
+    done, planned = _steps(snapshot, slowest)
     recent = recent_columns(snapshot)
     count = len(next(iter(recent.values()))["step"]) if recent else 0
     step_seconds = _wall_seconds(recent) if count else None
-    exposed = _exposed_share(recent) if count else None
+    exposed_share = _exposed_share(recent) if count else None
     tokens = _tokens_per_step(snapshot, recent)
-    left = (wanted - done) * step_seconds if step_seconds and wanted and goes_on else None
+    seconds_left = (planned - done) * step_seconds if step_seconds and planned and goes_on else None
     if goes_on and (budget := _budget_left(snapshot)) is not None:
-        left = budget[0]
-    about = "about " if goes_on and snapshot.planned_steps is not None else ""
+        seconds_left = budget[0]
+    qualifier = "about " if goes_on and snapshot.planned_steps is not None else ""
     note = f"mean of the last {words.several(count, 'steps')}" if count else ""
     return {
-        "Step": (f"{done:,} of {about}{wanted:,}" if wanted else f"{done:,}", _time_left(snapshot, left)),
+        "Step": (
+            f"{done:,} of {qualifier}{planned:,}" if planned else f"{done:,}",
+            _time_left(snapshot, seconds_left),
+        ),
         "Step time": (words.seconds(step_seconds), note),
         "Tokens/s": (words.number(tokens / step_seconds if step_seconds and tokens else None), note),
-        "Communication": (words.percent(exposed), "time waited, mean over ranks" if count else ""),
+        "Communication": (words.percent(exposed_share), "time waited, mean over ranks" if count else ""),
         "Loss": (words.loss(_last_loss(snapshot)), "mean over ranks"),
         "Memory, largest rank": (words.gib(_peak(snapshot)), "highest so far"),
     }
@@ -164,11 +167,11 @@ def _time_left(snapshot: Snapshot, seconds: float | None) -> str:
     """Until the last step or the end of its time, or until the run's own time limit where that comes first."""
     if not seconds:
         return ""
-    limit, began = (
+    limit, started_unix = (
         (snapshot.config.get("train") or {}).get("timeout_seconds"),
         snapshot.status.started_unix,
     )
-    until_limit = began + limit - time.time() if limit and began else None
+    until_limit = started_unix + limit - time.time() if limit and started_unix else None
     if until_limit is not None and until_limit < seconds:
         return f"its time limit ends it in {words.estimate(max(0.0, until_limit))}"
     return f"{words.estimate(seconds)} left"
@@ -198,12 +201,12 @@ def _wall_seconds(recent: Mapping[int, Columns]) -> float:
 
 def _exposed_share(recent: Mapping[int, Columns]) -> float | None:
     """Of the steps that were recorded in detail, on all ranks."""
-    waited, whole = 0.0, 0.0
+    exposed_seconds, wall_seconds = 0.0, 0.0
     for columns in recent.values():
         finite = np.isfinite(columns["communication_exposed_seconds"])
-        waited += float(columns["communication_exposed_seconds"][finite].sum())
-        whole += float(_wall(columns)[finite].sum())
-    return waited / whole if whole else None
+        exposed_seconds += float(columns["communication_exposed_seconds"][finite].sum())
+        wall_seconds += float(_wall(columns)[finite].sum())
+    return exposed_seconds / wall_seconds if wall_seconds else None
 
 
 def _tokens_per_step(snapshot: Snapshot, recent: Mapping[int, Columns]) -> float | None:
@@ -217,8 +220,8 @@ def _tokens_per_step(snapshot: Snapshot, recent: Mapping[int, Columns]) -> float
 
 
 def _last_loss(snapshot: Snapshot) -> float | None:
-    finite = [columns["loss"][np.isfinite(columns["loss"])] for columns in snapshot.steps.values()]
-    last = [float(losses[-1]) for losses in finite if len(losses)]
+    finite_losses = [columns["loss"][np.isfinite(columns["loss"])] for columns in snapshot.steps.values()]
+    last = [float(losses[-1]) for losses in finite_losses if len(losses)]
     return sum(last) / len(last) if last else None
 
 
@@ -239,7 +242,7 @@ def ranks_table(snapshot: Snapshot) -> None:
     if not snapshot.ranks:
         st.caption("No rank has reported yet.")
         return
-    _, wanted = _steps(snapshot, {})
+    _, planned = _steps(snapshot, {})
     layout = snapshot.status.layout or {}
     st.dataframe(
         {
@@ -258,8 +261,8 @@ def ranks_table(snapshot: Snapshot) -> None:
             "host": st.column_config.TextColumn(width=72),
             "place": st.column_config.TextColumn(width=66),
             "step": (
-                st.column_config.ProgressColumn(width=66, max_value=wanted, format="%d")
-                if wanted
+                st.column_config.ProgressColumn(width=66, max_value=planned, format="%d")
+                if planned
                 else st.column_config.NumberColumn(width=66, format="%,d")
             ),
             "phase": st.column_config.TextColumn(width=76),
@@ -282,8 +285,8 @@ def _hosts(snapshot: Snapshot) -> dict[str, list[str]]:
 
 def _place(layout: Mapping[str, int], rank: int) -> str:
     try:
-        at = Layout(layout["dp"], layout["tp"], layout["pp"], layout["cp"]).coordinates(rank)
+        coordinates = Layout(layout["dp"], layout["tp"], layout["pp"], layout["cp"]).coordinates(rank)
     except (KeyError, TypeError, ZeroDivisionError):
         return words.NOTHING
-    named = {"dp": at.dp, "tp": at.tp, "pp": at.pp}
-    return " ".join(f"{axis}{place}" for axis, place in named.items() if layout[axis] > 1) or "alone"
+    degrees = {"dp": coordinates.dp, "tp": coordinates.tp, "pp": coordinates.pp}
+    return " ".join(f"{axis}{place}" for axis, place in degrees.items() if layout[axis] > 1) or "alone"

@@ -87,7 +87,7 @@ class Analysis:
 
     def order(self) -> list[Tensor]:
         """Each layer's output channels, those first whose weights have the largest gradients."""
-        select(self.layers, self.shapes, everything(self.shapes), None)
+        select(self.layers, self.shapes, whole_update(self.shapes), None)
         updating = SparseOptimizer(self.layers, self.rule)
         for inputs, classes in self.batches:
             updating.take(F.cross_entropy(forward(self.layers, inputs), classes))
@@ -117,12 +117,12 @@ class Analysis:
             inputs, classes = self.held_out
             loss = float(F.cross_entropy(forward(self.layers, inputs), classes))
             for layer, values in zip(self.layers, before, strict=True):
-                for mine, value in zip(layer.stored_values(), values, strict=True):
-                    mine.copy_(value)
+                for stored, value in zip(layer.stored_values(), values, strict=True):
+                    stored.copy_(value)
         return loss
 
 
-def everything(shapes: Sequence[LayerShape]) -> Update:
+def whole_update(shapes: Sequence[LayerShape]) -> Update:
     """All weights and biases."""
     return Update(0, dict.fromkeys(range(len(shapes)), 1.0))
 

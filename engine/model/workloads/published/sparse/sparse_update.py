@@ -116,7 +116,7 @@ def _shapes(image: int, width: int, layers: int, classes: int) -> list[LayerShap
         )
     shapes, inputs = list[LayerShape](), 3
     for place in range(layers):
-        before, after = (image // 2 ** (max(at, 0) // 2) for at in (place - 1, place))
+        before, after = (image // 2 ** (max(layer, 0) // 2) for layer in (place - 1, place))
         outputs = width * 2 ** (place // 2)
         shapes.append(LayerShape(f"blocks.{place}", inputs, outputs, 3, before**2, after**2))
         inputs = outputs
@@ -245,7 +245,7 @@ def _bytes(tensor: Tensor) -> int:
 def choose_update(task: Task, costs: Costs, gains: Gains | None) -> Update | None:
     """What is trained; None if nothing fits the budget. Without gains ``auto`` is ``last``, which fits when it does."""
     if task.update == "all":
-        return contribution.everything(task.shapes)
+        return contribution.whole_update(task.shapes)
     if isinstance(task.update, str):
         return (
             choose_last_layers(costs, task.budget)

@@ -72,7 +72,8 @@ class Costs:
     def numbers(self, update: Update) -> int:
         """That are trained; a float32 of each is what data ranks average."""
         weights = sum(
-            self.layers[at].rows(share) * self.layers[at].row for at, share in update.shares.items()
+            self.layers[number].rows(share) * self.layers[number].row
+            for number, share in update.shares.items()
         )
         return weights + sum(layer.outputs for layer in self.layers[update.since :])
 

@@ -45,10 +45,10 @@ class SparseOptimizer:
         """Add a micro-batch's gradient."""
         wanted = [tensor for layer in self._layers for tensor in layer.gradient_targets()]
         gradients = torch.autograd.grad(loss, wanted)
-        for (layer, is_weight), mine, gradient in zip(
+        for (layer, is_weight), gradient_sum, gradient in zip(
             self._parts(), self._views(self.gradient), gradients, strict=True
         ):
-            mine.add_(gradient[layer.chosen] if is_weight and layer.grid is None else gradient)
+            gradient_sum.add_(gradient[layer.chosen] if is_weight and layer.grid is None else gradient)
 
     @torch.no_grad()
     def update(self, micro_batches: int, channel: Channel | None, rate: float, turn: int) -> float:

@@ -58,7 +58,7 @@ def test_no_other_choice_of_all_is_cheaper(seed: int, axes: int) -> None:
     operators = drawn(numbers, axes)
     price = Price(tuple(axis(numbers) for _ in range(axes)), 3)
     found = cheapest(operators, price)
-    assert total_cost(operators, found.chosen, price) == pytest.approx(found.cost)
+    assert total_cost(operators, found.choices, price) == pytest.approx(found.cost)
     assert found.cost == pytest.approx(exhaustive(operators, price))
 
 
@@ -78,7 +78,7 @@ def feed_forward(tokens: float, ends: Signature) -> list[Operator]:
 def test_columns_then_rows_are_found_where_matrices_are_large(ends: Signature) -> None:
     """Megatron's way (arXiv 1909.08053): nothing is sent between the two products."""
     operators = feed_forward(128.0, ends)
-    chosen = cheapest(operators, Price((Axis(4),))).chosen
+    chosen = cheapest(operators, Price((Axis(4),))).choices
     ways = [one.choices[number].ways[0] for one, number in zip(operators, chosen, strict=True)]
     assert ways[1] == COLUMN
     assert ways[2].output == WIDTH
@@ -87,7 +87,7 @@ def test_columns_then_rows_are_found_where_matrices_are_large(ends: Signature) -
 
 def test_tokens_are_split_where_there_are_many() -> None:
     operators = feed_forward(1e6, split(0))
-    chosen = cheapest(operators, Price((Axis(4),))).chosen
+    chosen = cheapest(operators, Price((Axis(4),))).choices
     assert [operators[place].choices[chosen[place]].ways for place in (1, 3)] == [(DATA,), (DATA,)]
 
 
@@ -100,7 +100,7 @@ def test_a_sum_that_two_products_make_is_put_off() -> None:
         Operator("w", choices(PRODUCT), (1,), small, 1.0),
         Operator("all", choices([OperatorSharding((REPLICATED,), REPLICATED)]), (2,), small),
     ]
-    chosen = cheapest(operators, Price((Axis(4),))).chosen
+    chosen = cheapest(operators, Price((Axis(4),))).choices
     assert [operators[place].choices[chosen[place]].output for place in (1, 2)] == [(PARTIAL,), (PARTIAL,)]
 
 

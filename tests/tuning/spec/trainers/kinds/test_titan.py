@@ -101,7 +101,7 @@ def tuned(command: str, folder: Path) -> TunedCommand:
 def test_what_stands_in_a_toml_file_is_today_s(command: str, folder: Path) -> None:
     found = tuned(command, folder)
     assert (found.kind.name, found.today.ranks) == ("torchtitan", 4)
-    assert {name: found.has(name) for name in found.offered} == {
+    assert {name: found.has(name) for name in found.default_values} == {
         "micro_batch": 4,
         "tensor_parallel": 2,
         "reshard": "never",
@@ -174,7 +174,7 @@ def test_options_stand_before_a_part_that_is_chosen_by_a_word(folder: Path) -> N
         f"{command} --training.global_batch_size 16 --parallelism.fsdp_reshard_after_forward never "
         "--metrics.log_freq 1 --checkpoint.no-enable activation-checkpoint:full"
     )
-    assert "recompute" not in found.offered, "it is chosen by a word there"
+    assert "recompute" not in found.default_values, "it is chosen by a word there"
 
 
 def test_data_ranks_that_are_given_stay(folder: Path) -> None:

@@ -134,7 +134,7 @@ def test_snapshots_show_how_far_they_are_and_what_the_end_of_the_run_left(home: 
     ranks = page.world_size
     assert f"Memory snapshot: 0 of {ranks} ranks have written theirs." in lines()
     (one,) = run_commands.pending_orders(folder, "snapshot")
-    assert (one.done, one.answered, one.fraction) == (4, 0, 0.8)
+    assert (one.steps_done, one.answered, one.fraction) == (4, 0, 0.8)
     page.close()
     ended = {"ending": "stopped", "reason": "stopped on request"}
     run_folder.update_status(folder, state="ended", outcome=ended)

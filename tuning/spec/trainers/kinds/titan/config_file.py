@@ -226,7 +226,7 @@ def _path(node: ast.expr) -> tuple[str, str]:
 
 def is_titan(command: Invocation) -> bool:
     """Whether torchtitan is what a command starts: as a module, by its file, by its script, or by its options."""
-    started = command.started
+    started = command.program
     if command.module.startswith("torchtitan.") or started.endswith("torchtitan/train.py"):
         return True
     if any(word.startswith("--parallelism.") for word in command.words) or command.has(TOML):

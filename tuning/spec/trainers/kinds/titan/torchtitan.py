@@ -64,7 +64,7 @@ def _with_option(command: Invocation, option: str, *value: str) -> Invocation:
     if value and command.has(option):
         return command.with_value(option, *value)
     words, first = command.words, len(command.launcher.words) + 1
-    place = next((at for at in range(first, len(words)) if _PART.fullmatch(words[at])), len(words))
+    place = next((index for index in range(first, len(words)) if _PART.fullmatch(words[index])), len(words))
     return replace(command, words=(*words[:place], option, *value, *words[place:]))
 
 

@@ -18,7 +18,7 @@ from engine.config.run_config import RunConfig
 from engine.model.stage import Stage
 from engine.model.workload import OwnStep, StepInput, StepSetting
 from engine.model.workloads.blueprint import open_blueprint
-from engine.model.workloads.published.sparse.contribution import everything
+from engine.model.workloads.published.sparse.contribution import whole_update
 from engine.model.workloads.published.sparse.int8_layers import Layer, pack, quantize_layers, unpack
 from engine.model.workloads.published.sparse.sparse_update import workload
 from engine.model.workloads.published.sparse.update_choice import (
@@ -108,7 +108,7 @@ def test_the_choice_is_the_best_of_all() -> None:
         assert found is not None and costs.total(found) <= budget
         gained = sum(gains.weights[key] for key in found.shares.items() if key[0] != head)
         assert gains.biases[found.since] + gained == pytest.approx(best)
-    assert costs.total(everything(SHAPES)) < 20000
+    assert costs.total(whole_update(SHAPES)) < 20000
 
 
 def test_as_many_last_layers_as_fit() -> None:
@@ -117,7 +117,7 @@ def test_as_many_last_layers_as_fit() -> None:
     room = costs.total(whole)
     assert choose_last_layers(costs, room) == whole
     assert choose_last_layers(costs, room - 1) == Update(2, {2: 0.5, 3: 1.0})
-    assert choose_last_layers(costs, 10**6) == everything(SHAPES)
+    assert choose_last_layers(costs, 10**6) == whole_update(SHAPES)
 
 
 def test_flags_take_an_eighth_and_come_back() -> None:
