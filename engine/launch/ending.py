@@ -133,7 +133,7 @@ def overdue_outcome(ranks: Sequence[RankProgress], timeout_seconds: float) -> Ru
 def _patience(rank: RankProgress, seconds: float) -> float:
     if rank.phase == "finished":
         return float("inf")
-    return seconds * (_PATIENCE_OUTSIDE_STEPS if rank.phase in _OUTSIDE_STEPS else 1.0)
+    return seconds * (_PATIENCE_OUTSIDE_STEPS if rank.state in _OUTSIDE_STEPS else 1.0)
 
 
 _LOG = Path("/dev/kmsg")

@@ -58,6 +58,7 @@ def outcome_of(
     not known (``is_known``) that it holds up the others is not blamed.
     """
     place = f"in step {culprit.step}" if culprit.step >= 0 else "before its first step"
+    place += f" ({culprit.state})" if culprit.state else ""
     reason = f"rank {culprit.rank} made no progress for {culprit.age_seconds:.0f} s {place}"
     reason += "" if is_known else "; it waited, and which rank held the others up is not known"
     reason += f"; {waited_in}" if waited_in else ""

@@ -182,7 +182,8 @@ class Watch:
         places = {place.rank: place for place in self._progress.ranks()}
         age = time.monotonic() - self._began
         return [
-            places.get(rank) or RankProgress(rank, worker.process.pid or 0, -1, "starting", age)
+            places.get(rank)
+            or RankProgress(rank, worker.process.pid or 0, -1, "starting", age, state="starting")
             for rank, worker in enumerate(self._workers)
             if rank not in self._reports
         ]

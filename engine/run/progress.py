@@ -11,6 +11,7 @@ from typing import NamedTuple
 import psutil
 
 from engine.run.run_folder import PROGRESS
+from profilers.steps.rank_status import Standing
 from profilers.steps.shared_status import DUMP_WORD, STATES, SharedStatus
 
 #: The page of a host of the run other than rank 0's: memory is shared within one host only.
@@ -39,6 +40,9 @@ class End(NamedTuple):
 class RankProgress:
     """Where one rank stands. ``age_seconds`` is the time since it last changed phase or was seen moving.
 
+    Outside a step ``state`` is what it does, for ``state_seconds`` by now, and so is ``phase`` unless it waits for
+    others: evaluation and checkpoints have phases of their own, which start ``age_seconds`` anew.
+
     Of a rank on ``another_host`` than rank 0's, neither its process number nor its age means anything here.
     """
 
@@ -48,6 +52,8 @@ class RankProgress:
     phase: str
     age_seconds: float
     another_host: bool = False
+    state: str | None = None
+    state_seconds: float = 0.0
 
 
 class Progress(SharedStatus):
@@ -61,9 +67,7 @@ class Progress(SharedStatus):
         places, now = [], time.monotonic()
         for rank in range(self.world_size):
             if pid := self._process(rank):
-                step, code, since = self._status(rank).read()
-                age_seconds = max(0.0, now - since)
-                places.append(RankProgress(rank, pid, step, STATES[code], age_seconds))
+                places.append(_place(rank, pid, self._status(rank).read(), now))
         return places
 
     def request_stop(self) -> None:
@@ -100,6 +104,17 @@ class Progress(SharedStatus):
 
     def settle(self) -> None:
         """Wait until every host has heard what was announced; on one host it has at once."""
+
+
+def _place(rank: int, pid: int, standing: Standing, now: float) -> RankProgress:
+    age_seconds = max(0.0, now - standing.since)
+    if not standing.state:
+        return RankProgress(rank, pid, standing.step, STATES[standing.code], age_seconds)
+    code = standing.code if STATES[standing.code] in WAITING else standing.state
+    since = max(0.0, now - standing.state_since)
+    return RankProgress(
+        rank, pid, standing.step, STATES[code], age_seconds, state=STATES[standing.state], state_seconds=since
+    )
 
 
 def last_announcement(folder: Path) -> tuple[int, int]:

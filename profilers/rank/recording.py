@@ -112,7 +112,7 @@ class RankRecording:
         self._open.close()
         if self._steps is None:
             self._introduce(None)
-        self._status.tell(self._status.read()[0], CODES["finished"])
+        self._status.begin_state(self._status.read().step, CODES["finished"])
         self._writer.close()
         self.seat.tell(ended=True, dropped=self._writer.dropped)
 

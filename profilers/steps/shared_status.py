@@ -56,8 +56,13 @@ class SharedStatus:
         return self._status(rank)
 
     def enter_state(self, rank: int, step: int, state: str) -> None:
-        """Note by name what a rank is doing."""
-        self.status(rank).tell(step, CODES[state])
+        """Note by name what a rank is doing: a phase of a step, or what it is about to do outside one."""
+        status, code = self.status(rank), CODES[state]
+        if state in PHASES:
+            status.end_state()
+            status.tell(step, code)
+        else:
+            status.begin_state(step, code)
 
     def dump_requested(self) -> bool:
         """Whether the launcher asked for them."""

@@ -101,7 +101,8 @@ class StepTimer:
     def __init__(self, clock: Clock, status: RankStatus | None = None) -> None:
         self.clock = clock
         self._mark = clock.mark
-        self._tell = (status or unread_status()).teller()
+        status = status or unread_status()
+        self._tell, self._end_state = status.teller(), status.end_state
         self._stack: list[int] = [_OTHER]
         self._waits: list[tuple[Any, Any, Any]] = []
         self._issued: list[IssuedCall] = []
@@ -153,6 +154,7 @@ class StepTimer:
             asides=self._asides,
         )
         self._asides = []
+        self._end_state()
         self._change(_OTHER)
 
     def enter(self, code: int) -> Any:

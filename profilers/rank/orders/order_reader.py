@@ -38,7 +38,7 @@ class JobRank:
 
     def state(self, name: str) -> None:
         """Told on the page of the run."""
-        self.status.tell(self.status.read()[0], CODES[name])
+        self.status.begin_state(self.status.read().step, CODES[name])
 
 
 class JobOrders:

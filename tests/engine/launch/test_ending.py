@@ -23,6 +23,7 @@ from engine.rank.worker import ending_of_exception, failure
 from engine.run.messages import RankReport
 from engine.run.outcome import Ending, ErrorWords, RecordedOutcome, RunOutcome
 from engine.run.progress import Progress, RankProgress
+from profilers.records.schema import PHASES
 
 
 def report(rank: int, ending: Ending) -> RankReport:
@@ -34,7 +35,8 @@ def gone(rank: int, exit_code: int, ending: Ending | None = None) -> ProcessExit
 
 
 def place(rank: int, step: int, phase: str, age: float) -> RankProgress:
-    return RankProgress(rank, 1000 + rank, step, phase, age)
+    state = None if phase in PHASES else phase
+    return RankProgress(rank, 1000 + rank, step, phase, age, state=state)
 
 
 def test_a_crash_beats_the_lost_connections_it_causes() -> None:

@@ -10,9 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from engine.config.run_config import parse
 from engine.run import progress
 from engine.run.commands import StopControl
-from engine.run.progress import Progress
+from engine.run.outcome import Ending
+from engine.run.progress import Progress, RankProgress
+from engine.session import Session
+from profilers.steps.clock import CpuClock
+from profilers.steps.timer import StepTimer
 
 
 def test_what_a_rank_writes_is_read(tmp_path: Path) -> None:
@@ -22,6 +27,56 @@ def test_what_a_rank_writes_is_read(tmp_path: Path) -> None:
     assert (rank.rank, rank.step, rank.phase) == (1, 7, "backward")
     assert 0 <= rank.age_seconds < 5
     page.close()
+
+
+def test_what_a_rank_does_outside_steps_lasts_through_phases_of_its_own(tmp_path: Path) -> None:
+    page = Progress(tmp_path, 1)
+    page.enter_state(0, 7, "validation")
+    timer = StepTimer(CpuClock(), page.status(0))
+    timer.step = 7
+    time.sleep(0.05)
+    with timer.phase("forward"):
+        (rank,) = page.ranks()
+        assert (rank.phase, rank.state) == ("validation", "validation")
+        assert rank.age_seconds < 0.05 <= rank.state_seconds
+    with timer.phase("communication_exposed"):
+        (rank,) = page.ranks()
+        assert (rank.phase, rank.state) == ("communication_exposed", "validation")
+    timer.begin(8)
+    (rank,) = page.ranks()
+    assert (rank.step, rank.phase, rank.state) == (8, "other", None)
+    page.close()
+
+
+def test_an_evaluation_is_seen_from_outside_for_as_long_as_it_lasts(session: Session) -> None:
+    seen = list[RankProgress]()
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.01):
+            for folder in session.home.iterdir() if session.home.is_dir() else ():
+                seen.extend(progress.read(folder))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    outcome, _ = session.execute(
+        parse(
+            {
+                "device": "cpu",
+                "train": {"steps": 2, "warmup": 0, "validation_batches": 60},
+                "batch": {"global_batch": 4, "micro_batch": 4},
+            }
+        ),
+        {},
+        lambda: False,
+    )
+    done.set()
+    watcher.join()
+    assert outcome.ending is Ending.COMPLETED
+    evaluating = [rank for rank in seen if rank.state == "validation"]
+    assert {rank.phase for rank in evaluating} <= {"validation", *progress.WAITING}
+    longest = max(evaluating, key=lambda rank: rank.state_seconds)
+    assert longest.state_seconds > 10 * longest.age_seconds
 
 
 def test_who_has_stood_still_for_longer_is_older_however_long_reading_takes(

@@ -113,7 +113,7 @@ def test_who_gets_on_moves() -> None:
         waiting = status.read()
         timer.note((0.0, 1.0, None))
         sampler.look()
-        step, code, moved = status.read()
+        step, code, moved, *_ = status.read()
         assert (step, code) == (3, FORWARD)
         assert moved > waiting[2]
 
