@@ -11,7 +11,17 @@ BARE = "dict[str, Any]"
 #: Gives the document of ``--json`` or of a file: its keys are for other programs.
 AS_JSON = "as_dict"
 #: Names for ``dict[str, Any]`` that say what its keys and values are, since these are data.
-NAMED: tuple[str, ...] = ()
+NAMED = (
+    "engine.config.sections.ConfigTree",
+    "engine.config.sections.KnobValues",
+    "engine.run.run_folder.JsonDocument",
+    "profilers.records.schema.EventData",
+    "profilers.trace.chrome.TraceEvent",
+    "tuning.space.knobs.KnobLimits",
+    "tuning.storage.commands.Arguments",
+    "tuning.storage.state.Line",
+    "tuning.storage.state.StudyChanges",
+)
 
 
 class _Module(NamedTuple):
@@ -92,7 +102,7 @@ def _untyped(
                 yield from _untyped(part, names, unnamed, f"{name}.")
     elif isinstance(node, ast.AnnAssign):
         types = [node.annotation]
-    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name != AS_JSON:
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.endswith(AS_JSON):
         types = [node.args, *([node.returns] if node.returns else [])]
     if any(_is_bare(part, names, unnamed) for whole in types for part in ast.walk(whole)):
         yield name

@@ -35,20 +35,23 @@ ORDERS = job_rank.ORDERS
 SNAPSHOTS = job_rank.SNAPSHOTS
 TRACES = job_rank.TRACES
 
+#: An object of a JSON file, whichever: what reads it for good makes the type of that file of it.
+JsonDocument = dict[str, Any]
+
 
 def new_run_id() -> str:
     """A run's id: UTC time to the second and four random hex digits; ids sort by age."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
 
 
-def write_json(path: Path, document: dict[str, Any], indented: bool = True) -> None:
+def write_json(path: Path, document: JsonDocument, indented: bool = True) -> None:
     """Replace a document in one step: readers see the old or the new one, never half."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     scratch.write_text(json.dumps(document, indent=2 if indented else None) + "\n", encoding="utf-8")
     scratch.replace(path)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> JsonDocument | None:
     """A document, or None if it is not there or not readable as JSON."""
     try:
         document = _decode_json(path.read_bytes())

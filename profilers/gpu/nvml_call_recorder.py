@@ -39,13 +39,13 @@ class NvmlCallRecorder:
             return attribute
         return lambda *arguments: self._call(name, attribute, arguments)
 
-    def recording(self, about: str) -> dict[str, Any]:
+    def as_dict(self, about: str) -> dict[str, Any]:
         """What was heard, in the format of tests/data."""
         return {"about": about, "recorded": {"all": about}, "composed": [], "answers": self.answers}
 
     def save(self, path: Path, about: str) -> None:
         """Write it."""
-        path.write_text(json.dumps(self.recording(about), indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(self.as_dict(about), indent=1) + "\n", encoding="utf-8")
 
     def _call(self, function: str, target: Any, arguments: tuple[Any, ...]) -> Any:
         wall, processor = time.perf_counter(), time.thread_time()

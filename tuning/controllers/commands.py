@@ -22,12 +22,11 @@ from tuning.spec import sampler_choice
 from tuning.spec.study_file import MAY_CHANGE, StudyFile
 from tuning.spec.terms import Budget, check_price
 from tuning.storage import effective_config
-from tuning.storage.commands import Command, pending_commands
+from tuning.storage.commands import Arguments, Command, pending_commands
 from tuning.storage.effective_config import NO_BUDGET, Mask, change_file, steer_file
 from tuning.storage.journal import Journal, UnreachableError
 from tuning.storage.state import StudyState
 
-Arguments = dict[str, Any]
 #: What is answered, and what the journal keeps of it.
 Reply = tuple[str, dict[str, Any]]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from engine.config.errors import InputError
 from engine.run import ownership, run_folder
 from engine.run.calibration import fingerprint
+from engine.run.run_folder import JsonDocument
 from tuning.controllers import status, successor, warm_start
 from tuning.controllers.status import write
 from tuning.spec import study_file
@@ -95,7 +96,7 @@ def _named_space(path: Path) -> bool:
         return True
 
 
-def check_same(recorded: dict[str, Any] | None, file: StudyFile, with_space: bool = True) -> None:
+def check_same(recorded: JsonDocument | None, file: StudyFile, with_space: bool = True) -> None:
     """Refuse to go on with a study whose question has changed; without its space, the rest of the question."""
     if recorded is None:
         return

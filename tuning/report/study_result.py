@@ -10,12 +10,15 @@ from typing import Any, get_type_hints
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from engine.config.sections import KnobValues
 from tuning.analysis.comparison import LEVEL
 from tuning.analysis.constraints import ConstraintCheck
 from tuning.analysis.scoring import GuardResult
 from tuning.report.failures import FailureSummary
 from tuning.search.budgets import Budgets
 from tuning.sensitivity.outcomes import Importance
+from tuning.space.knobs import KnobLimits
+from tuning.space.points import Point
 from tuning.spec.objectives import Aim, find_aim
 from tuning.spec.sampler_choice import Choice
 from tuning.storage.controllers import ControllerName, RunningTrial
@@ -58,7 +61,7 @@ class Measurement:
     number: int
     run: str | None = None
     reason: str = ""
-    config: dict[str, Any] = field(default_factory=dict)
+    config: Point = field(default_factory=dict)
     value: float | None = None
     low: float | None = None
     high: float | None = None
@@ -95,7 +98,7 @@ class Measurement:
     controller: ControllerName | None = None
     #: The group of knobs of the phase in which it was drawn; empty without phases.
     turned: str = ""
-    resolved: dict[str, Any] = field(default_factory=dict)
+    resolved: KnobValues = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -132,7 +135,7 @@ class Entry:
 
     trial: int
     run: str | None = None
-    config: dict[str, Any] = field(default_factory=dict)
+    config: Point = field(default_factory=dict)
     value: float | None = None
     low: float | None = None
     high: float | None = None
@@ -142,7 +145,7 @@ class Entry:
     reference_loss: float | None = None
     shown: DisplayedValue | None = None
     measures: dict[str, dict[str, Any]] = field(default_factory=dict)
-    resolved: dict[str, Any] = field(default_factory=dict)
+    resolved: KnobValues = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +286,7 @@ class ParetoPoint:
 
     trial: int
     run: str | None
-    config: dict[str, Any]
+    config: Point
     label: str
     decides: bool
     objectives: dict[str, dict[str, Any]]
@@ -350,9 +353,9 @@ class StudyResult:
     failures: FailureSummary | None = None
     steering: list[SteeringEvent] = field(default_factory=list)
     #: What is left of each knob that was narrowed: a list of values, or the two ends of a range.
-    mask: dict[str, Any] = field(default_factory=dict)
+    mask: KnobLimits = field(default_factory=dict)
     sampler: Choice | None = None
-    budget_settings: dict[str, Any] = field(default_factory=dict)
+    budget_settings: dict[str, int | float] = field(default_factory=dict)
     continues: list[str] = field(default_factory=list)
     continued_in: str | None = None
     inherited: list[InheritedStudy] = field(default_factory=list)

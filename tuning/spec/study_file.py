@@ -18,12 +18,22 @@ from engine.config import run_config as runconfig
 from engine.config.errors import InputError, several
 from engine.config.knobs.catalogue import facts_of, is_lossy, live_parts
 from engine.config.run_config import RunConfig
-from engine.config.sections import Count, OneOf, Section
+from engine.config.sections import ConfigTree, Count, OneOf, Section
 from engine.config.validation import live_changes
+from engine.run.run_folder import JsonDocument
 from tuning.predict.placement import automatic
 from tuning.space import rounds
 from tuning.space.equal_text import GLOBAL_BATCH
-from tuning.space.knobs import STUDY_KEYS, Knob, default_space, fixed_knob_reasons, parse_space, space_note
+from tuning.space.knobs import (
+    STUDY_KEYS,
+    Knob,
+    KnobLimits,
+    default_space,
+    fixed_knob_reasons,
+    parse_space,
+    space_note,
+)
+from tuning.space.points import Point
 from tuning.space.space import Space
 from tuning.space.yaml_loader import StrictLoader, place
 from tuning.spec import sampler_choice, terms
@@ -87,8 +97,8 @@ class StudyFile(Section):
     constraints: Constraints | None = None
     budget: Budget | None = None
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    base: dict[str, Any] = Field(default_factory=dict)
-    space: dict[str, Any] | None = None
+    base: ConfigTree = Field(default_factory=dict)
+    space: KnobLimits | None = None
     loss_guard: LossGuard = LossGuard()
     quality: Quality | None = None
     confirm_repeats: Annotated[int, Field(ge=0)] = 8
@@ -105,7 +115,7 @@ class StudyFile(Section):
     inherit: list[str] = Field(default_factory=list)
     side_by_side: Count | None = None
     _text: str | None = PrivateAttr(default=None)
-    _chosen_before: dict[str, Any] | None = PrivateAttr(default=None)
+    _chosen_before: KnobLimits | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
@@ -184,7 +194,7 @@ class StudyFile(Section):
     def _loses(self, key: str, value: Any) -> bool:
         return is_lossy(self.config.flat() | {key: value})
 
-    def with_chosen(self, space: dict[str, Any]) -> StudyFile:
+    def with_chosen(self, space: KnobLimits) -> StudyFile:
         """The same file, for which this space was chosen when its study began.
 
         Raises:
@@ -211,7 +221,7 @@ class StudyFile(Section):
         look = self.live.look if self.live else 0
         return f"{self.name.removesuffix(f'{LOOK}{look}')}{LOOK}{look + 1}"
 
-    def looking_again(self, leader: dict[str, Any]) -> StudyFile:
+    def looking_again(self, leader: Point) -> StudyFile:
         """The search that follows on the same run once conditions changed: its baseline is what leads now, and what was
         best is measured first.
         """
@@ -225,7 +235,7 @@ class StudyFile(Section):
         live = self.live.model_dump(mode="json") | {"look": self.live.look + 1}
         return parse(declared | {"name": self.following, "base": base, "live": live, "inherit": [self.name]})
 
-    def with_confirmation_of(self, confirmation: dict[str, Any]) -> StudyFile:
+    def with_confirmation_of(self, confirmation: JsonDocument) -> StudyFile:
         """The same file; what it leaves open of the confirmation stays as it was when the study began."""
         before = {
             "confirm_repeats": confirmation.get("confirm_repeats", 1),
@@ -304,10 +314,10 @@ class StudyFile(Section):
         """The file as it was given."""
         return self._text if self._text is not None else yaml.safe_dump(self._dump_given(), sort_keys=False)
 
-    def _dump_given(self) -> dict[str, Any]:
+    def _dump_given(self) -> JsonDocument:
         return self.model_dump(mode="json", exclude_unset=True)
 
-    def resolve(self) -> dict[str, Any]:
+    def resolve(self) -> JsonDocument:
         """The file with every default written out. What it does not ask of a loss is left out: a study that began
         before that could be asked is still the same.
         """
@@ -318,7 +328,7 @@ class StudyFile(Section):
             del tree["live"]["trainer"]
         return tree
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonDocument:
         """What must not change inside a study, as flat keys."""
         fixed = {key: value for key, value in self.resolve().items() if key not in MAY_CHANGE}
         base = self.config.model_dump(mode="json", exclude_defaults=True)

@@ -7,8 +7,18 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from engine.config.sections import KnobValues
+from engine.run.run_folder import JsonDocument
+from tuning.space.knobs import KnobLimits
+from tuning.space.points import Point
+from tuning.storage.commands import Arguments
+
 Result = TypeVar("Result")
+#: A line of a journal: its ``kind``, ``at_unix``, and what lines of this kind have; ``StudyState`` takes each kind up.
 Line = dict[str, Any]
+
+#: Values of keys of a study file that commands may change (``trials``, ``sampler``), as JSON has them.
+StudyChanges = dict[str, Any]
 
 #: What a trial comes from that takes the loss of a live study's leader again.
 CHECK = "check"
@@ -23,9 +33,9 @@ class Trial:
     """
 
     number: int
-    config: dict[str, Any]
+    config: Point
     source: str
-    params: dict[str, Any] = field(default_factory=dict)
+    params: KnobValues = field(default_factory=dict)
     attempt: int = 0
     retry_of: int | None = None
     confirms: int | None = None
@@ -70,7 +80,7 @@ class Trial:
     peak_memory_bytes: int | None = None
     conditions: dict[str, float] = field(default_factory=dict)
     #: As it ran, what stands at ``auto`` in the configuration, and the actions of blocks that a memory budget came to.
-    resolved: dict[str, Any] = field(default_factory=dict)
+    resolved: KnobValues = field(default_factory=dict)
 
     @property
     def checks_loss(self) -> bool:
@@ -87,12 +97,12 @@ class CommandReply:
 
     id: str
     command: str
-    arguments: dict[str, Any]
+    arguments: Arguments
     by: str
     accepted: bool
     reason: str
     at_unix: float
-    point: dict[str, Any] | None = None
+    point: Point | None = None
     changes: dict[str, Any] | None = None
 
 
@@ -106,7 +116,7 @@ class InheritedMeasurements:
     same: bool
     words: str
     trials: tuple[Trial, ...] = ()
-    first: tuple[dict[str, Any], ...] = ()
+    first: tuple[Point, ...] = ()
 
 
 @dataclass
@@ -118,7 +128,7 @@ class StudyState:
     is kept in :meth:`cache` for as long as it holds.
     """
 
-    file: dict[str, Any] | None = None
+    file: JsonDocument | None = None
     fingerprint: str | None = None
     trials: tuple[Trial, ...] = ()
     answers: dict[str, CommandReply] = field(default_factory=dict)
@@ -130,8 +140,8 @@ class StudyState:
     #: Why the leaders are measured again without the baseline; empty while it is one of them.
     spared: str = ""
     damage: tuple[str, ...] = ()
-    limits: dict[str, Any] = field(default_factory=dict)
-    turned: dict[str, Any] = field(default_factory=dict)
+    limits: KnobLimits = field(default_factory=dict)
+    turned: StudyChanges = field(default_factory=dict)
     continues: tuple[str, ...] = ()
     successor: dict[str, Any] | None = None
     inherited: tuple[InheritedMeasurements, ...] = ()
