@@ -16,6 +16,7 @@ NAMED = (
     "engine.config.sections.KnobValues",
     "engine.run.run_folder.JsonDocument",
     "profilers.records.schema.EventData",
+    "profilers.trace.chrome.TraceArguments",
     "profilers.trace.chrome.TraceEvent",
     "tuning.space.knobs.KnobLimits",
     "tuning.storage.commands.Arguments",
@@ -74,8 +75,11 @@ def _used(module: _Module) -> Iterator[str]:
 
 
 def _full_name(node: ast.AST, names: Mapping[str, str]) -> str:
-    head, dot, rest = ast.unparse(node).partition(".")
-    return names.get(head, head) + dot + rest
+    """Of a name, or of attributes of one; empty of anything else."""
+    if isinstance(node, ast.Attribute):
+        whole = _full_name(node.value, names)
+        return f"{whole}.{node.attr}" if whole else ""
+    return names.get(node.id, node.id) if isinstance(node, ast.Name) else ""
 
 
 def _name(node: ast.stmt) -> str:

@@ -19,6 +19,8 @@ import msgspec
 
 #: An event as the format has it: ``ph``, ``name``, ``ts``, ``pid``, ``args`` and others, by its phase ``ph``.
 TraceEvent = dict[str, Any]
+#: The ``args`` of an event: plain values by name, which viewers show as they stand.
+TraceArguments = dict[str, Any]
 
 _CHUNK = 1 << 18
 _WRITE_BYTES = 1 << 18

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from profilers.records.reader import RunRecords
 from profilers.records.table import Table
-from profilers.trace.chrome import TraceEvent
+from profilers.trace.chrome import TraceArguments, TraceEvent
 
 #: Phases in which the main thread computes; a wait inside one of them is a span of its own.
 COMPUTATION = ("forward", "backward", "optimizer")
@@ -28,7 +28,7 @@ class Span(NamedTuple):
     name: str
     start_unix: float
     seconds: float
-    about: dict[str, Any]
+    about: TraceArguments
 
 
 def lanes(records: RunRecords, rank: int, steps: range) -> dict[str, list[Span]]:

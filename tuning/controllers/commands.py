@@ -253,7 +253,7 @@ class Control:
     def _is_handed_over(self) -> bool:
         """Whether another study goes on: it answers now."""
         successor = self._journal.state.successor
-        return successor is not None and self._journal.has_begun(successor["name"])
+        return successor is not None and self._journal.has_begun(successor.name)
 
     def _answer(self) -> None:
         for command in pending_commands(self._folder, self._journal.state.answers):
@@ -287,7 +287,7 @@ class Control:
     def _steer(self, command: Command, state: StudyState) -> tuple[str, dict[str, Any]]:
         if state.successor is not None:
             when = " when the trials that run have ended" if state.under_way else ""
-            remedy = f"goes on as {state.successor['name']}{when}; ask that one then"
+            remedy = f"goes on as {state.successor.name}{when}; ask that one then"
             raise InputError("study", self._given.name, remedy)
         reason, changes = STEERING[command.command](command.arguments, state, self._file)
         successor = changes["changes"].get("successor")

@@ -16,10 +16,11 @@ from tuning.analysis.constraints import ConstraintCheck
 from tuning.analysis.scoring import GuardResult
 from tuning.report.failures import FailureSummary
 from tuning.search.budgets import Budgets
+from tuning.search.surrogate import PredictionRecord
 from tuning.sensitivity.outcomes import Importance
 from tuning.space.knobs import KnobLimits
 from tuning.space.points import Point
-from tuning.spec.objectives import Aim, find_aim
+from tuning.spec.objectives import Aim, Measures, find_aim
 from tuning.spec.sampler_choice import Choice
 from tuning.storage.controllers import ControllerName, RunningTrial
 from tuning.storage.effective_config import InheritedStudy, SteeringEvent
@@ -90,7 +91,7 @@ class Measurement:
     constraints: dict[str, float] = field(default_factory=dict)
     steps: int = 0
     peak_memory_bytes: int | None = None
-    measures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    measures: Measures = field(default_factory=dict)
     shown: DisplayedValue | None = None
     outcome: str = "running"
     beside: float = 0.0
@@ -144,7 +145,7 @@ class Entry:
     #: Of a window of a live study: the baseline's after the same steps, from the same weights and on the same text.
     reference_loss: float | None = None
     shown: DisplayedValue | None = None
-    measures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    measures: Measures = field(default_factory=dict)
     resolved: KnobValues = field(default_factory=dict)
 
 
@@ -289,7 +290,7 @@ class ParetoPoint:
     config: Point
     label: str
     decides: bool
-    objectives: dict[str, dict[str, Any]]
+    objectives: Measures
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +371,7 @@ class StudyResult:
         return {row.retry_of for row in self.trials if row.retry_of is not None}
 
     importance: Importance | UnsetType | None = UNSET
-    prior: dict[str, Any] | UnsetType | None = UNSET
+    prior: PredictionRecord | UnsetType | None = UNSET
     optuna_lag: str | UnsetType = UNSET
 
     @property

@@ -239,11 +239,7 @@ def directions(several: Sequence[Aim]) -> list[StudyDirection]:
 
 
 def _values(trial: Trial, several: Sequence[Aim]) -> list[float] | None:
-    optional_values = (
-        [trial.value]
-        if not several
-        else [(trial.measures.get(aim.name) or {}).get("value") for aim in several]
-    )
+    optional_values = [trial.value] if not several else [trial.measured(aim.name) for aim in several]
     values = [value for value in optional_values if value is not None]
     return values if trial.value is not None and len(values) == len(optional_values) else None
 

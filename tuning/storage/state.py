@@ -7,10 +7,14 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
+import msgspec
+
 from engine.config.sections import KnobValues
+from engine.run.ownership import Owner
 from engine.run.run_folder import JsonDocument
 from tuning.space.knobs import KnobLimits
 from tuning.space.points import Point
+from tuning.spec.objectives import Measures
 from tuning.storage.commands import Arguments
 
 Result = TypeVar("Result")
@@ -47,7 +51,7 @@ class Trial:
     skipped_illegal: int = 0
     proposed_unix: float = 0.0
     ended_unix: float | None = None
-    lease: dict[str, Any] | None = None
+    lease: Owner | None = None
     run: str | None = None
     outcome: str | None = None
     reason: str = ""
@@ -76,11 +80,16 @@ class Trial:
     constraints: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     steps: int = 0
-    measures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    measures: Measures = field(default_factory=dict)
     peak_memory_bytes: int | None = None
     conditions: dict[str, float] = field(default_factory=dict)
     #: As it ran, what stands at ``auto`` in the configuration, and the actions of blocks that a memory budget came to.
     resolved: KnobValues = field(default_factory=dict)
+
+    def measured(self, objective: str) -> float | None:
+        """What it measured of an objective, in the unit of its name; None where that is not known."""
+        value = self.measures.get(objective)
+        return None if value is None else value.value
 
     @property
     def checks_loss(self) -> bool:
@@ -104,6 +113,14 @@ class CommandReply:
     at_unix: float
     point: Point | None = None
     changes: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """The study that goes on with all trials of one whose space was widened: its name, and its space as it is then."""
+
+    name: str
+    space: KnobLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +160,7 @@ class StudyState:
     limits: KnobLimits = field(default_factory=dict)
     turned: StudyChanges = field(default_factory=dict)
     continues: tuple[str, ...] = ()
-    successor: dict[str, Any] | None = None
+    successor: Successor | None = None
     inherited: tuple[InheritedMeasurements, ...] = ()
     machine: str | None = None
     #: How many lines were taken: another number is another state of the study.
@@ -260,7 +277,10 @@ class StudyState:
     def _take_inherited(self, line: Line) -> None:
         names = frozenset(Trial.__dataclass_fields__)
         trials = tuple(
-            Trial(**{name: value for name, value in row.items() if name in names} | {"samples": ()})
+            Trial(
+                **{name: value for name, value in row.items() if name in names}
+                | {"samples": (), "measures": msgspec.convert(row.get("measures", {}), Measures)}
+            )
             for row in line["trials"]
         )
         first = tuple(line["first"])
@@ -280,8 +300,8 @@ class StudyState:
             self._by_number = dict(sorted(self._by_number.items()))
 
     def _take_lease(self, line: Line) -> None:
-        where = {"host": line["host"]} if "host" in line else {}  # a study on one host did not say it
-        self._change(line, lease={"pid": line["pid"], "start_time": line["start_time"]} | where)
+        host = line.get("host")  # a study on one host did not say it
+        self._change(line, lease=Owner(line["pid"], line["start_time"], host))
 
     def _take_started(self, line: Line) -> None:
         self._change(line, run=line["run"])
@@ -289,6 +309,7 @@ class StudyState:
     def _take_tell(self, line: Line) -> None:
         fields = {name: value for name, value in line.items() if name in _TOLD}
         fields["samples"] = tuple(map(float, fields.get("samples") or ()))
+        fields["measures"] = msgspec.convert(fields.get("measures", {}), Measures)
         if self._find(line["number"]) in self._open:
             self._change(line, **fields, outcome=str(line["outcome"]), ended_unix=float(line["at_unix"]))
             self._open.discard(line["number"])
@@ -310,7 +331,8 @@ class StudyState:
             if limit is not None:
                 self.limits[key] = limit
         self.turned |= changes.get("turned", {})
-        self.successor = changes.get("successor", self.successor)
+        if successor := changes.get("successor"):
+            self.successor = Successor(successor["name"], successor["space"])
 
     def _take_note(self, line: Line) -> None:
         self.notes += (str(line["text"]),)

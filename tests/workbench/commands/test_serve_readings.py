@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,9 @@ def records(home: Path) -> Path:
     """Where the records of a run that goes on belong; there are none yet."""
     folder = home / "20260101-000000-bbbb" / run_folder.RECORDS
     folder.mkdir(parents=True)
-    run_folder.write_json(folder.parent / run_folder.STATUS, {"state": "running", "owner": ownership.me()})
+    run_folder.write_json(
+        folder.parent / run_folder.STATUS, {"state": "running", "owner": asdict(ownership.me())}
+    )
     return folder
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -372,7 +373,7 @@ def test_the_leader_s_loss_is_taken_again_where_a_run_is_tuned_as_it_goes(home: 
     full_home(home)
     folder = home / "studies" / write_live(home)
     status = run_folder.read_json(folder / run_folder.STATUS) or {}
-    going = {"state": "running", "owner": ownership.me(), "updated_unix": time.time()}
+    going = {"state": "running", "owner": asdict(ownership.me()), "updated_unix": time.time()}
     run_folder.write_json(folder / run_folder.STATUS, status | going)
     app = visit("tune", view="watch", study=folder.name)
     app.button(key="steer-check").click().run()

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -170,7 +171,7 @@ def test_a_snapshot_is_asked_for(home: Path) -> None:
 
 def test_a_refusal_stays_until_it_was_read(home: Path) -> None:
     run = home / full_home(home)
-    run_folder.update_status(run, takes_orders=ownership.identity(os.getpid()) | {"start_time": 0.0})
+    run_folder.update_status(run, takes_orders=replace(ownership.me(), start_time=0.0))
     app = visit("runs", id=run.name)
     app.button(key="run-stop").click().run()
     assert commands_of(run) == []
