@@ -81,7 +81,7 @@ KNOWN: dict[Name, Objective] = {
 __all__ = ["Aim", "MeasuredValue", "Name", "check_loss_after", "find_aim", "likelihood", "text"]
 
 
-class MeasuredValue(msgspec.Struct, frozen=True):
+class MeasuredValue(msgspec.Struct, frozen=True, gc=False):
     """What a run measured of an objective, in the unit of its name, with its 95 % interval, or the ``reason`` why that
     is not known.
     """

@@ -97,6 +97,12 @@ class Trial:
         return self.confirms is not None and self.round is None and self.window is not None
 
 
+class _Measured(msgspec.Struct, gc=False):
+    """What of a line is read as types: msgspec knows the fields of a struct by heart, but looks at a dict's anew."""
+
+    measures: Measures = {}
+
+
 @dataclass(frozen=True, slots=True)
 class CommandReply:
     """What became of a command. ``point``: what an accepted ``enqueue`` or ``check`` will measure. ``changes``: what an
@@ -233,6 +239,7 @@ class StudyState:
         is from a newer writer and left alone; one that lacks something is named in ``damage``.
         """
         outdated: set[int | None] = set()
+        caches = bool(self._cache)  # nothing is outdated of a journal that is read for the first time
         for line in lines:
             self.version += 1
             kind, number = line["kind"], line.get("number")
@@ -241,10 +248,12 @@ class StudyState:
             if kind not in ("lease", "started", "note") and (kind != "proposal" or self._repeats):
                 outdated.add(None)
             try:
-                self._note_related(number, outdated)
+                if caches:
+                    self._note_related(number, outdated)
                 if take:
                     take(line)
-                self._note_related(number, outdated)
+                if caches:
+                    self._note_related(number, outdated)
             except (KeyError, TypeError, ValueError) as error:
                 self.damage += (f"a {kind} line is incomplete ({error!r}) and is left out",)
         for number, changes in self._changes.items():
@@ -279,7 +288,7 @@ class StudyState:
         trials = tuple(
             Trial(
                 **{name: value for name, value in row.items() if name in names}
-                | {"samples": (), "measures": msgspec.convert(row.get("measures", {}), Measures)}
+                | {"samples": (), "measures": msgspec.convert(row, _Measured).measures}
             )
             for row in line["trials"]
         )
@@ -309,7 +318,7 @@ class StudyState:
     def _take_tell(self, line: Line) -> None:
         fields = {name: value for name, value in line.items() if name in _TOLD}
         fields["samples"] = tuple(map(float, fields.get("samples") or ()))
-        fields["measures"] = msgspec.convert(fields.get("measures", {}), Measures)
+        fields["measures"] = msgspec.convert(line, _Measured).measures
         if self._find(line["number"]) in self._open:
             self._change(line, **fields, outcome=str(line["outcome"]), ended_unix=float(line["at_unix"]))
             self._open.discard(line["number"])

@@ -60,7 +60,7 @@ def test_a_killed_controller_leaves_one_lost_trial_that_the_other_settles(folder
     second = Controller(folder, MANY, run_seconds=60.0)
     second.begun()
     seen = study_folder.load_study(folder).status
-    assert {member["pid"] for member in seen.controllers} == {first.process.pid, second.process.pid}
+    assert {member.pid for member in seen.controllers} == {first.process.pid, second.process.pid}
     assert len(seen.running) >= 1
     second.kill()
     assert first.end()[:2] == ("ended", TRIALS)

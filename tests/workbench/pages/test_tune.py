@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -312,8 +312,8 @@ def test_a_point_that_cannot_run_is_refused_at_once(home: Path) -> None:
 def test_an_interrupted_study_can_be_continued(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full_home(home)
     status = run_folder.read_json(home / STUDY / "status.json") or {}
-    dead = status["owner"] | {"start_time": 1.0}
-    run_folder.write_json(home / STUDY / "status.json", status | {"owner": dead})
+    dead = replace(ownership.me(), start_time=1.0)
+    run_folder.write_json(home / STUDY / "status.json", status | {"owner": asdict(dead)})
     started: list[list[str]] = []
 
     def start(home: Path, arguments: list[str]) -> jobs.Job:

@@ -27,9 +27,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
 
     def start(home: Path, arguments: list[str], environment: object = None) -> Any:
         found.append(arguments)
-        return jobs.Job(
-            "a-job", tmp_path, tuple(arguments), time.time(), {"pid": os.getpid(), "start_time": 0.0}
-        )
+        return jobs.Job("a-job", tmp_path, tuple(arguments), time.time(), ownership.Owner(os.getpid(), 0.0))
 
     monkeypatch.setattr(jobs, "start", start)
     return found
