@@ -28,7 +28,7 @@ check: $(READY) ## formatting, lint, types, import contracts, house rules
 	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest -q tests/test_house.py
+	$(BIN)/python -m pytest -q tests/test_house.py tests/test_documents.py
 
 test-slow: $(READY) chromium prometheus ## run the slow tests, a file at a time; goes on where it was stopped
 	$(BIN)/python -m tests.slow_parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,7 @@ def write_status(big: Big, done: int, state: str) -> None:
         "study": NAME,
         "state": state,
         "phase": "search",
-        "owner": ownership.this_process(),
+        "owner": asdict(ownership.this_process()),
         "trials_done": done,
         "trials_total": big.file.trials,
         "updated_unix": time.time(),

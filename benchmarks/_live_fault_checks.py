@@ -171,7 +171,7 @@ def _check_resumed(run: Path, parent: Path, before: Before, shot: Shot) -> None:
 def _check_gone(run: Path, shot: Shot) -> None:
     """No rank of a run that died lives on."""
     status = RunStatus.from_folder(run)
-    pids = [pid for pid in [*status.rank_pids, (status.owner or {}).get("pid")] if pid]
+    pids = [*status.rank_pids, *([status.owner.pid] if status.owner else [])]
 
     def left() -> list[int]:
         return [

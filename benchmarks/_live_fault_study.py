@@ -134,19 +134,23 @@ class Kind:
     command_dies: bool = False
 
 
+def _launcher(victim: LiveVictim) -> int | None:
+    owner = None if victim.run is None else RunStatus.from_folder(victim.run).owner
+    return None if owner is None else owner.pid
+
+
 def kill_launcher(victim: LiveVictim, random: Random) -> Fault:
     """kill -9 of the process that runs the ranks."""
-    owner = {} if victim.run is None else RunStatus.from_folder(victim.run).owner or {}
-    return _killed(owner.get("pid"), "the run's process")
+    return _killed(_launcher(victim), "the run's process")
 
 
 def kill_server(victim: LiveVictim, random: Random) -> Fault:
     """kill -9 of the process that ranks are forked from."""
-    owner = {} if victim.run is None else RunStatus.from_folder(victim.run).owner or {}
+    launcher = _launcher(victim)
     servers = [
         process.pid
         for process in victim.processes()
-        if process.ppid() == owner.get("pid") and "forkserver" in " ".join(process.cmdline())
+        if process.ppid() == launcher and "forkserver" in " ".join(process.cmdline())
     ]
     return _killed(servers[0] if servers else None, "the fork server")
 

@@ -27,6 +27,7 @@ import numpy as np
 from benchmarks import _table as table
 from benchmarks._noise import Array
 from tuning.analysis import confirmation
+from tuning.spec.objectives import MeasuredValue
 from tuning.spec.study_file import StudyFile, load, parse
 from tuning.storage.state import StudyState, Trial
 
@@ -185,7 +186,7 @@ def measured(number: int, point: dict[str, Any], step: float, steps: int) -> Tri
     samples = tuple(rate * (1 + 0.05 * (-1) ** place) for place in range(steps - WARM_UP))
     return Trial(
         number, point, "sampler" if number else "baseline", outcome="completed", value=rate, samples=samples,
-        steps=steps, seconds=steps * step + LATE_SECONDS, measures={"step_seconds": {"value": step}},
+        steps=steps, seconds=steps * step + LATE_SECONDS, measures={"step_seconds": MeasuredValue(step)},
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from benchmarks import _borders
 from benchmarks import _table as table
 
 ROOT = Path(__file__).parents[1]
@@ -158,7 +159,7 @@ def folders(root: Path) -> dict[str, str]:
 
 
 def names(root: Path) -> dict[str, str]:
-    """Base names and class names that several files use."""
+    """Base names and class names that several files use, and what packages hand over without a type."""
     bases, classes = Counter[str](), Counter[str]()
     for path, tree, _ in sources(root):
         if path.name not in ("__init__.py", "__main__.py"):
@@ -167,6 +168,7 @@ def names(root: Path) -> dict[str, str]:
     return {
         "base names twice in a package": str(sum(count > 1 for count in bases.values())),
         "class names in several files": str(sum(count > 1 for count in classes.values())),
+        "public names between packages with bare dict[str, Any]": str(len(_borders.bare(root, PACKAGES))),
     }
 
 

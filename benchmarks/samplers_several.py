@@ -29,6 +29,7 @@ from tuning.sampling.samplers import Evolution
 from tuning.search import policy
 from tuning.space.encoding import Encoding
 from tuning.space.points import Point, point_key
+from tuning.spec.objectives import MeasuredValue, Measures
 from tuning.storage.state import Trial
 
 NAME = "samplers_several"
@@ -117,8 +118,8 @@ class Search:
         if found is None:
             return Trial(number, point, "sampler", params, outcome="oom", constraints={"oom": 1.0})
         noise = 1 + NOISE * self._random.standard_normal()
-        measures = {
-            aim.name: {"value": value * (noise if aim.objective.by_time else 1.0)}
+        measures: Measures = {
+            aim.name: MeasuredValue(value * (noise if aim.objective.by_time else 1.0))
             for aim, value in zip(self._problem.aims, found, strict=True)
         }
         return Trial(number, point, "sampler", params, outcome="completed", value=1.0, measures=measures)

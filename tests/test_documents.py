@@ -1,84 +1,76 @@
-"""What one package hands to another has a type: a ``dict[str, Any]`` crosses a border only where its keys are data."""
+"""What one package hands to another has a type: ``dict[str, Any]`` crosses a border only under a name that says what
+its keys and values are, where these are data.
+"""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
+import pytest
+
+from benchmarks import _borders
+
 PACKAGES = ("profilers", "engine", "tuning", "workbench")
 ROOT = Path(__file__).parents[1]
-#: By function, why what it takes or returns has no type of its own.
+#: By full name, why what it takes or returns has neither a type nor a name of its own.
 UNTYPED = {
-    **dict.fromkeys(
-        (
-            "engine.config.environment.requested_settings",
-            "engine.config.knobs.catalogue.arithmetic",
-            "engine.config.knobs.catalogue.exact_changes",
-            "engine.config.knobs.catalogue.lossy",
-            "engine.config.knobs.catalogue.baseline_values",
-            "engine.config.run_config.flatten",
-            "engine.config.validation.live_changes.change_config",
-            "tuning.space.knobs.parse_space",
-            "tuning.storage.commands.send",
-        ),
-        "keys are knobs, as people and files name them",
-    ),
-    **dict.fromkeys(
-        (
-            "engine.run.run_folder.read_json",
-            "engine.run.run_folder.write_json",
-            "tuning.spec.trainers.sweep.study_of_sweep",
-            "tuning.storage.study_folder.parts",
-        ),
-        "any JSON document, as a file has it: a type of its own takes it up",
-    ),
-    "profilers.torch_private.allocator_snapshot": "written to a file for other tools as torch tells it",
+    "profilers.torch_private.allocator_snapshot": "pickled for other tools as torch tells it, and read by none of ours",
+}
+#: Modules of a made-up house; one of its lines is changed by each case.
+HOUSE = {
+    "inside/facts.py": """from typing import Any
+#: By knob.
+Named = dict[str, Any]
+Alias = dict[str, Any]
+class Facts:
+    _own: dict[str, Any]
+    name: str
+    def as_dict(self) -> dict[str, Any]: ...
+    def _read(self, line: dict[str, Any]) -> None: ...
+def facts() -> Named: ...
+def other() -> dict[str, Any]: ...
+""",
+    "outside/page.py": """from inside import facts as told
+from inside.facts import Facts
+told.facts()
+""",
 }
 
 
 def test_no_untyped_document_crosses_a_border() -> None:
-    trees = {
-        path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8"))
-        for package in PACKAGES
-        for path in (ROOT / package).rglob("*.py")
-    }
-    untyped = {
-        f"{_module(path)}.{node.name}"
-        for path, tree in trees.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and _is_untyped(node)
-    }
-    crossing = {
-        name
-        for path, tree in trees.items()
-        for name in _called(tree) & untyped
-        if name.partition(".")[0] != path.parts[0]
-    }
-    assert crossing == set(UNTYPED)
+    assert _borders.bare(ROOT, PACKAGES) == set(UNTYPED)
 
 
-def _module(path: Path) -> str:
-    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+@pytest.mark.parametrize(
+    ("line", "changed", "found"),
+    [
+        ("", "", set()),
+        ("    name: str", "    name: dict[str, Any]", {"Facts.name"}),
+        ("    name: str", "    name: list[dict[str, Any] | None]", {"Facts.name"}),
+        ("    name: str", "    name: Alias", {"Facts.name"}),
+        ("    name: str", "    def read(self, line: dict[str, Any]) -> None: ...", {"Facts.read"}),
+        ("    name: str", "    @property\n    def rows(self) -> dict[str, Any]: ...", {"Facts.rows"}),
+        ("    name: str", "    def __init__(self, **rows: dict[str, Any]) -> None: ...", {"Facts.__init__"}),
+        ("def facts() -> Named: ...", "def facts() -> Alias: ...", {"facts"}),
+        ("def facts() -> Named: ...", "def facts(*, rows: dict[str, Any]) -> Named: ...", {"facts"}),
+        ("told.facts()", "told.other()", {"other"}),
+    ],
+)
+def test_a_made_up_house_is_looked_through(tmp_path: Path, line: str, changed: str, found: set[str]) -> None:
+    for name, text in HOUSE.items():
+        path = tmp_path / name
+        path.parent.mkdir()
+        path.write_text(text.replace(line, changed) if line else text, encoding="utf-8")
+    named = ("inside.facts.Named",)
+    assert _borders.bare(tmp_path, ("inside", "outside"), named) == {f"inside.facts.{name}" for name in found}
+    assert _borders.bare(tmp_path, ("inside",), named) == set(), "what stays inside is nobody else's"
 
 
-def _is_untyped(function: ast.FunctionDef) -> bool:
-    said = f"{ast.unparse(function.args)} {ast.unparse(function.returns) if function.returns else ''}"
-    return "dict[str, Any]" in said or "Document" in said.replace("StudyDocument", "")
-
-
-def _called(tree: ast.Module) -> set[str]:
-    """Full names of the functions of our packages that a file calls."""
-    names = {
-        alias.asname or alias.name: f"{node.module}.{alias.name}"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module
-        for alias in node.names
-    }
-    found = set()
-    for node in ast.walk(tree):
-        function = node.func if isinstance(node, ast.Call) else None
-        if isinstance(function, ast.Name) and function.id in names:
-            found.add(names[function.id])
-        elif isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
-            found.add(f"{names.get(function.value.id, '')}.{function.attr}")
-    return found
+@pytest.mark.parametrize("name", _borders.NAMED)
+def test_a_name_for_open_keys_says_what_they_are(name: str) -> None:
+    module, _, alias = name.rpartition(".")
+    lines = (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8").splitlines()
+    [number] = [number for number, line in enumerate(lines) if line.startswith(f"{alias} = ")]
+    assert ast.unparse(ast.parse(lines[number])).endswith(_borders.BARE)
+    assert lines[number - 1].startswith("#: ")

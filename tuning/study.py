@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -342,7 +342,7 @@ class Study:
         }
         facts = {"skipped_illegal": skipped, "attempt": 0} | step.details
         self._journal.append("proposal", **proposal, **facts)
-        self._journal.append("lease", number=number, **open_study.lease())
+        self._journal.append("lease", number=number, **asdict(open_study.lease()))
         return self._trial(number)
 
     def _draw_point(self) -> Draw | None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from engine.config.errors import LayoutError
-from engine.config.sections import Section
+from engine.config.sections import KnobValues, Section
 
 _NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _TORCH_NCCL = "https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html"
@@ -269,7 +269,7 @@ _SOCKETS = 64
 _BOUNDS = (("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"), ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"))
 
 
-def requested_settings(environment: Environment) -> dict[str, Any]:
+def requested_settings(environment: Environment) -> KnobValues:
     """The settings that are given, by their names in a configuration."""
     settings = {name: getattr(environment, name) for name in VARIABLES}
     return {name: value for name, value in settings.items() if value is not None}

@@ -20,7 +20,9 @@ from engine.config.sections import (
     Batch,
     Checkpoint,
     Compression,
+    ConfigTree,
     Data,
+    KnobValues,
     Lab,
     Memory,
     Model,
@@ -81,7 +83,7 @@ class RunConfig(Section):
             return None
         return self.batch.global_batch * self.data.sequence_length if self.tokens_told else None
 
-    def with_values(self, values: dict[str, Any]) -> RunConfig:
+    def with_values(self, values: KnobValues) -> RunConfig:
         """A copy with dotted keys replaced, checked again: ``{"parallel.tp": 2}``.
 
         Raises:
@@ -92,7 +94,7 @@ class RunConfig(Section):
             _set_dotted(tree, key, value)
         return parse(tree)
 
-    def flat(self) -> dict[str, Any]:
+    def flat(self) -> KnobValues:
         """Dotted keys to values, as ``--set`` takes them."""
         return flatten(self.model_dump(mode="json"))
 
@@ -173,16 +175,16 @@ def load(path: Path) -> RunConfig:
         ) from None
 
 
-def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(tree: ConfigTree, prefix: str = "") -> KnobValues:
     """Nested dictionaries to dotted keys."""
-    flat: dict[str, Any] = {}
+    flat: KnobValues = {}
     for key, value in tree.items():
         is_section = isinstance(value, dict) and prefix + key not in _MAPPINGS
         flat |= flatten(value, f"{prefix}{key}.") if is_section else {f"{prefix}{key}": value}
     return flat
 
 
-def _set_dotted(tree: dict[str, Any], key: str, value: Any) -> None:
+def _set_dotted(tree: ConfigTree, key: str, value: Any) -> None:
     *sections, name = key.split(".")
     for section in sections:
         tree = tree.setdefault(section, {})

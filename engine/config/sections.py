@@ -13,6 +13,11 @@ from engine.config.methods import compression_methods, outer_methods
 from engine.schedules.registry import SCHEDULES
 from profilers.model.verdict import Thresholds as VerdictThresholds
 
+#: Values of a run, each under its dotted key as ``--set`` has it (``parallel.tp``), as JSON has them.
+KnobValues = dict[str, Any]
+#: A configuration as its file has it: by section its values by key, and by key those that are in no section.
+ConfigTree = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class OneOf:

@@ -248,7 +248,7 @@ def run_sidecar(folder: Path, config: RunConfig, rank: int) -> Iterator[Progress
 def _note(folder: Path, met: list[Host], host_process: HostProcess) -> None:
     """For readers: what runs where, and who takes orders."""
     pids = [max(host.pids[rank] for host in met) for rank in range(len(met[0].pids))]
-    hosts = [{"name": host.name, "ranks": list(host.ranks)} for host in met]
+    hosts = [run_folder.RankHost(host.name, list(host.ranks)) for host in met]
     taker = None
     if host_process.pid is not None:
         with contextlib.suppress(psutil.Error):  # gone already: then nobody takes orders

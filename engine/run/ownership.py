@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
-from typing import Any, TypedDict
+from dataclasses import dataclass
 
 import psutil
 
 
-class Owner(TypedDict):
-    """A process for good: its number, when it began (Unix time), and its host."""
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A process for good: its number, when it began (Unix time), and its host; None where nobody noted it."""
 
     pid: int
     start_time: float
-    host: str
+    host: str | None = None
 
 
 def identity(pid: int) -> Owner:
     """What names a process for good: pids come back, so the start time is part of it."""
-    return {"pid": pid, "start_time": psutil.Process(pid).create_time(), "host": socket.gethostname()}
+    return Owner(pid, psutil.Process(pid).create_time(), socket.gethostname())
 
 
 def this_process() -> Owner:
@@ -28,16 +28,16 @@ def this_process() -> Owner:
     return identity(os.getpid())
 
 
-def is_alive(owner: Mapping[str, Any] | None) -> bool:
-    """Whether an owner, as some file has it, is still running; one on another host is believed to be."""
-    if not owner:
+def is_alive(owner: Owner | None) -> bool:
+    """Whether an owner is still running; one on another host is believed to be."""
+    if owner is None:
         return False
-    if owner.get("host") != socket.gethostname():
+    if owner.host != socket.gethostname():
         return True
     try:
-        process = psutil.Process(owner["pid"])
-        return bool(abs(process.create_time() - owner["start_time"]) < 1.0) and is_running(owner["pid"])
-    except (psutil.Error, KeyError, TypeError):
+        process = psutil.Process(owner.pid)
+        return bool(abs(process.create_time() - owner.start_time) < 1.0) and is_running(owner.pid)
+    except psutil.Error:
         return False
 
 

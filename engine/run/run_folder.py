@@ -17,6 +17,7 @@ import msgspec
 from engine.config.errors import InputError
 from engine.config.run_config import RunConfig, load
 from engine.run.outcome import RecordedOutcome
+from engine.run.ownership import Owner
 from profilers.rank import job_rank
 
 #: A run of a job that is not ours has this document, and no configuration.
@@ -35,20 +36,23 @@ ORDERS = job_rank.ORDERS
 SNAPSHOTS = job_rank.SNAPSHOTS
 TRACES = job_rank.TRACES
 
+#: An object of a JSON file, whichever: what reads it for good makes the type of that file of it.
+JsonDocument = dict[str, Any]
+
 
 def new_run_id() -> str:
     """A run's id: UTC time to the second and four random hex digits; ids sort by age."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
 
 
-def write_json(path: Path, document: dict[str, Any], indented: bool = True) -> None:
+def write_json(path: Path, document: JsonDocument, indented: bool = True) -> None:
     """Replace a document in one step: readers see the old or the new one, never half."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     scratch.write_text(json.dumps(document, indent=2 if indented else None) + "\n", encoding="utf-8")
     scratch.replace(path)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> JsonDocument | None:
     """A document, or None if it is not there or not readable as JSON."""
     try:
         document = _decode_json(path.read_bytes())
@@ -111,6 +115,22 @@ def last_config(folder: Path) -> RunConfig | None:
 
 
 @dataclass(frozen=True, slots=True)
+class RankHost:
+    """A host by its name, and its ranks."""
+
+    name: str
+    ranks: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationReference:
+    """Which calibration a run refers to: by the id of its machine's fingerprint, and when it was measured."""
+
+    fingerprint: str
+    measured_unix: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunStatus:
     """What ``status.json`` of a run says. A key that is missing or null has the default, and unknown ones are ignored:
     runs of older and newer versions can be read. :func:`update_status` changes the file.
@@ -124,7 +144,7 @@ class RunStatus:
     started_unix: float | None = None
     ended_unix: float | None = None
     #: The process that runs it (``ownership.identity``).
-    owner: dict[str, Any] | None = None
+    owner: Owner | None = None
     world_size: int | None = None
     #: Degrees of parallelism and the ZeRO stage.
     layout: dict[str, int] | None = None
@@ -135,16 +155,17 @@ class RunStatus:
     placement: list[int] | None = None
     #: The lab's host of each rank; None without a lab.
     lab_hosts: list[int] | None = None
-    #: Name and ranks of each host, of a run that another launcher started.
-    hosts: list[dict[str, Any]] = field(default_factory=list)
+    #: Of a run that another launcher started.
+    hosts: list[RankHost] = field(default_factory=list)
     rank_pids: list[int] = field(default_factory=list)
     #: How many ranks answer orders, where that is not each: another trainer answers with one voice.
     voices: int | None = None
     #: The process beside the ranks of another launcher, if it lives.
-    takes_orders: dict[str, Any] | None = None
-    #: Of the machine; the calibration that the run refers to, or why there is none.
-    fingerprint: dict[str, Any] | None = None
-    calibration: dict[str, Any] | None = None
+    takes_orders: Owner | None = None
+    #: ``Fingerprint.as_dict`` of the machine, as the version had it that ran this: the id is of exactly these parts.
+    fingerprint: JsonDocument | None = None
+    #: The one that the run refers to, or why there is none.
+    calibration: CalibrationReference | None = None
     calibration_reason: str | None = None
     #: As it stands now; the outcome, if the run dies in it.
     hang: RecordedOutcome | None = None
@@ -154,12 +175,17 @@ class RunStatus:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> RunStatus:
-        """The status that a file's values make."""
+        """The status that a file's values make. What should be a type of its own and is damaged counts as missing."""
         fields = {key: value for key, value in document.items() if value is not None}
         values = {key: fields[key] for key in cls.__dataclass_fields__ if key in fields}
         values |= {
             key: RecordedOutcome.from_dict(fields[key]) for key in ("hang", "outcome") if fields.get(key)
         }
+        for key in _PARTS.keys() & values.keys():
+            try:
+                values[key] = msgspec.convert(values[key], _PARTS[key])
+            except msgspec.ValidationError:
+                del values[key]
         return cls(**values | {"keys": frozenset(document)})
 
     @classmethod
@@ -184,9 +210,19 @@ class RunStatus:
         return float(self.started_unix or self.created_unix or 0.0)
 
 
+#: Fields of a status that are types of their own, and those types.
+_PARTS: dict[str, Any] = {
+    "owner": Owner,
+    "hosts": list[RankHost],
+    "takes_orders": Owner,
+    "calibration": CalibrationReference,
+}
+
+
 def update_status(folder: Path, **changes: Any) -> None:
-    """Merge changes into a run's status file; all else in it stays."""
-    write_json(folder / STATUS, (read_json(folder / STATUS) or {"id": folder.name}) | changes)
+    """Merge changes, fields of :class:`RunStatus`, into a run's status file; all else in it stays."""
+    status = read_json(folder / STATUS) or {"id": folder.name}
+    write_json(folder / STATUS, status | msgspec.to_builtins(changes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from msgspec import UNSET
+
 from profilers.gpu import amd_library, amd_readings
-from profilers.gpu.library import GpuLibrary, GpuLimits
+from profilers.gpu.library import GpuIdentity, GpuLibrary, GpuLimits
 from profilers.gpu.rank_gpus import pci_bus_id
 
 #: Cards of two dies, each a device, of which the first tells power and energy of both.
@@ -64,18 +66,16 @@ class AmdSmi(GpuLibrary):
         """Never: a part of an MI300 (partition modes DPX to CPX) is a device of its own."""
         return False
 
-    def identity(self, index: int) -> dict[str, Any]:
-        """What tells a GPU from all others, whatever its number: ``gpu``, ``name``, ``uuid`` and ``pci_bus_id``; for
-        the second die of a card also ``energy_of``, the number of the first.
-        """
-        identity = {
-            "gpu": index,
-            "name": self.name(index),
-            "uuid": self._uuid(index),
-            "pci_bus_id": _address(self.query(index, "amdsmi_get_gpu_device_bdf")),
-        }
+    def identity(self, index: int) -> GpuIdentity:
+        """What tells a GPU from all others, whatever its number; the first die of a card tells the second's energy."""
         teller = self._energy_of(index)
-        return identity if teller in (index, None) else identity | {"energy_of": teller}
+        return GpuIdentity(
+            gpu=index,
+            name=self.name(index),
+            uuid=self._uuid(index),
+            pci_bus_id=_address(self.query(index, "amdsmi_get_gpu_device_bdf")),
+            energy_of=UNSET if teller is None or teller == index else teller,
+        )
 
     def hip_numbers(self) -> list[int]:
         """HIP's number of each GPU, in this library's order; the same numbers where ROCm (before 6.4) does not tell."""

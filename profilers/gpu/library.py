@@ -8,7 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from profilers.records.schema import GpuSample
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from profilers.records.schema import EventData, GpuSample
 
 #: Until a library is started anew for a GPU that does not answer, and at most: a start takes time from the others, and
 #: one GPU may stay away for good. Twice as long each time, until all of them answer again.
@@ -27,6 +30,23 @@ class GpuLimits:
     sm_clock_max_mhz: float | None = None
     #: What someone set it to.
     sm_clock_set_mhz: float | None = None
+
+
+class GpuIdentity(msgspec.Struct, frozen=True):
+    """What tells a GPU from all others; None is what the driver does not tell."""
+
+    #: As the library numbers it.
+    gpu: int
+    name: str | None
+    uuid: str | None
+    pci_bus_id: str | None
+    #: The number of the GPU that tells its energy, where that is not its own.
+    energy_of: int | UnsetType = UNSET
+
+    def as_dict(self) -> dict[str, Any]:
+        """For an event; without what is UNSET."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
 
 
 class GpuLibrary(ABC):
@@ -67,8 +87,8 @@ class GpuLibrary(ABC):
         self._second_due: dict[int, float] = {}
         self._reopen_at: float | None = None
         self._patience = _REOPEN_SECONDS
-        self._failed: dict[int, dict[str, Any]] = {}
-        self._troubled: dict[int, dict[str, Any]] = {}
+        self._failed: dict[int, EventData] = {}
+        self._troubled: dict[int, EventData] = {}
 
     @property
     def reason(self) -> str | None:
@@ -100,10 +120,8 @@ class GpuLibrary(ABC):
         """Whether a GPU is used in parts that are no devices here (MIG)."""
 
     @abstractmethod
-    def identity(self, index: int) -> dict[str, Any]:
-        """What tells a GPU from all others, whatever its number: ``gpu``, ``name``, ``uuid`` and ``pci_bus_id``; and
-        ``energy_of``, the number of the GPU that tells its energy, where that is not its own.
-        """
+    def identity(self, index: int) -> GpuIdentity:
+        """What tells a GPU from all others, whatever its number."""
 
     @abstractmethod
     def limits(self, index: int) -> GpuLimits:
@@ -125,7 +143,7 @@ class GpuLibrary(ABC):
     def _read(self, index: int) -> dict[str, Any]:
         """Fields of ``GpuSample`` that could be read now."""
 
-    def error_transitions(self) -> list[tuple[str, dict[str, Any]]]:
+    def error_transitions(self) -> list[tuple[str, EventData]]:
         """GPUs that failed or came back since the last call: ``gpu_error`` and ``gpu_recovered``, with their data."""
         began = [(index, data) for index, data in self._failed.items() if index not in self._troubled]
         ended = [index for index in self._troubled if index not in self._failed]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from profilers.gpu import nvml_readings
 from profilers.gpu.gpm import Gpm
-from profilers.gpu.library import READ_SECONDS, GpuLibrary, GpuLimits
+from profilers.gpu.library import READ_SECONDS, GpuIdentity, GpuLibrary, GpuLimits
 from profilers.gpu.rank_gpus import pci_bus_id
 
 #: NVML_VALUE_NOT_AVAILABLE, -1, as it comes out of 32 and 64 unsigned bits.
@@ -64,15 +64,15 @@ class Nvml(GpuLibrary):
         self.clear_missing("nvmlDeviceGetMigMode")  # what has no such mode is whole
         return modes is not None and modes[0] == 1
 
-    def identity(self, index: int) -> dict[str, Any]:
-        """What tells a GPU from all others, whatever its number: ``gpu``, ``name``, ``uuid`` and ``pci_bus_id``."""
+    def identity(self, index: int) -> GpuIdentity:
+        """What tells a GPU from all others, whatever its number."""
         place = self.query(index, "nvmlDeviceGetPciInfo")
-        return {
-            "gpu": index,
-            "name": self.name(index),
-            "uuid": _text(self.query(index, "nvmlDeviceGetUUID")),
-            "pci_bus_id": None if place is None else pci_bus_id(place.domain, place.bus, place.device),
-        }
+        return GpuIdentity(
+            gpu=index,
+            name=self.name(index),
+            uuid=_text(self.query(index, "nvmlDeviceGetUUID")),
+            pci_bus_id=None if place is None else pci_bus_id(place.domain, place.bus, place.device),
+        )
 
     def limits(self, index: int) -> GpuLimits:
         """What a GPU has and may do. NVML has no question for a locked clock, only for an applications' clock."""

@@ -39,7 +39,7 @@ class NvmlCallRecorder:
             return attribute
         return lambda *arguments: self._call(name, attribute, arguments)
 
-    def recording(self, description: str) -> dict[str, Any]:
+    def as_dict(self, description: str) -> dict[str, Any]:
         """What was heard, in the format of tests/data."""
         return {
             "about": description,
@@ -50,7 +50,7 @@ class NvmlCallRecorder:
 
     def save(self, path: Path, description: str) -> None:
         """Write it."""
-        path.write_text(json.dumps(self.recording(description), indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(self.as_dict(description), indent=1) + "\n", encoding="utf-8")
 
     def _call(self, function: str, target: Any, arguments: tuple[Any, ...]) -> Any:
         wall, processor = time.perf_counter(), time.thread_time()

@@ -311,13 +311,17 @@ class TaskSample:
     loss: float | None
 
 
+#: What is told of an event: the keys that its kind has, with plain values as JSON has them.
+EventData = dict[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something rare worth keeping: a phase of a run's life, a refused command, a function that the driver lacks."""
 
     time_unix: float
     kind: str
-    data: dict[str, Any] = field(default_factory=dict)
+    data: EventData = field(default_factory=dict)
 
 
 #: The kind of the event with which a rank tells that it went back to ``step``: of each stream the first so many

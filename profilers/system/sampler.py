@@ -145,7 +145,7 @@ class Sampler:
         """How many there are."""
         if library.reason is not None:
             self._writer.event(NO_GPUS, reason=library.reason)
-        identities = [library.identity(gpu) for gpu in range(library.device_count)]
+        identities = [library.identity(gpu).as_dict() for gpu in range(library.device_count)]
         if identities:
             driver = {"vendor": library.vendor, "library": library.library, "links": library.links}
             self._writer.event(rank_gpus.EVENT, host=socket.gethostname(), gpus=identities, **driver)

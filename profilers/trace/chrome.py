@@ -17,7 +17,10 @@ from typing import IO, Any, Self
 
 import msgspec
 
-Event = dict[str, Any]
+#: An event as the format has it: ``ph``, ``name``, ``ts``, ``pid``, ``args`` and others, by its phase ``ph``.
+TraceEvent = dict[str, Any]
+#: The ``args`` of an event: plain values by name, which viewers show as they stand.
+TraceArguments = dict[str, Any]
 
 _CHUNK = 1 << 18
 _WRITE_BYTES = 1 << 18
@@ -72,7 +75,7 @@ class TraceReader:
         self.devices: list[Any] = _value(head, devices.end()) or [] if devices else []
         return match.end()
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[TraceEvent]:
         """One after the other, once."""
         decode = json.JSONDecoder(strict=False).raw_decode
         while True:

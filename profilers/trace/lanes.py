@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from profilers.records.reader import RunRecords
 from profilers.records.table import Table
-from profilers.trace.chrome import Event
+from profilers.trace.chrome import TraceArguments, TraceEvent
 
 #: Phases in which the main thread computes; a wait inside one of them is a span of its own.
 COMPUTATION = ("forward", "backward", "optimizer")
@@ -28,7 +28,7 @@ class Span(NamedTuple):
     name: str
     start_unix: float
     seconds: float
-    arguments: dict[str, Any]
+    arguments: TraceArguments
 
 
 def lanes(records: RunRecords, rank: int, steps: range) -> dict[str, list[Span]]:
@@ -60,7 +60,7 @@ def assign_lanes(spans: Iterable[Span]) -> list[list[Span]]:
 
 def lane_events(
     named: dict[str, list[Span]], rank: int, base_ns: int, used_numbers: Collection[int] = ()
-) -> Iterator[Event]:
+) -> Iterator[TraceEvent]:
     """All lanes as threads of process ``rank``, above those of the profiler, whose numbers are ``used_numbers``.
 
     Perfetto sorts threads by number and asks for no other order; one with its process's number comes first.
@@ -75,7 +75,9 @@ def lane_events(
             yield event | thread | {"ts": ts, "dur": dur}
 
 
-def kernel_events(named: dict[str, list[Span]], rank: int, backend: str, base_ns: int) -> Iterator[Event]:
+def kernel_events(
+    named: dict[str, list[Span]], rank: int, backend: str, base_ns: int
+) -> Iterator[TraceEvent]:
     """Computation and communication as kernels, which is what Holistic Trace Analysis reads.
 
     It knows communication by names that begin with ``nccl`` and hold ``Kernel``; the rest of the name says what it is.

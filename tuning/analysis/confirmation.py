@@ -194,7 +194,7 @@ def window_steps(state: StudyState, file: StudyFile, trial: Trial) -> int | None
     cached = state.cache("window steps", file.config)
     if trial.number not in cached:
         config = file.search_space.config(trial.config)
-        step = (trial.measures.get("step_seconds") or {}).get("value") or 0.0
+        step = trial.measured("step_seconds") or 0.0
         overhead_steps = overhead_seconds(state) / step if step else 0.0
         first, every = least_steps(config, 0), round_steps(config)
         wanted = max(LEAST_STEPS, first + math.ceil(overhead_steps))
@@ -219,7 +219,7 @@ def overhead_seconds(state: StudyState) -> float:
     overheads = [
         trial.seconds - trial.steps * step
         for trial in leaderboard.measured_trials(_search(state))
-        if (step := (trial.measures.get("step_seconds") or {}).get("value"))
+        if (step := trial.measured("step_seconds"))
     ]
     return max(0.0, median(overheads)) if overheads else 0.0
 
@@ -407,7 +407,7 @@ def _newest(state: StudyState) -> Trial | None:
 
 
 def _host(trial: Trial | None) -> str | None:
-    return (trial.lease or {}).get("host") if trial else None
+    return trial.lease.host if trial and trial.lease else None
 
 
 def _runners_up(state: StudyState, file: StudyFile, stands: leaderboard.Leaderboard) -> list[Trial]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
 from tuning.analysis.measures import MEMORY_HEADROOM
-from tuning.spec.objectives import text
+from tuning.spec.objectives import MeasuredValue, Measures, text
 from tuning.spec.terms import Constraints
 
 #: What cannot be told is the least of all violations, and no permission.
@@ -58,17 +58,16 @@ class ConstraintCheck:
         return asdict(self)
 
 
-def constraint_checks(
-    constraints: Constraints | None, measures: Mapping[str, Mapping[str, Any]]
-) -> list[ConstraintCheck]:
+def constraint_checks(constraints: Constraints | None, measures: Measures) -> list[ConstraintCheck]:
     """Every constraint beside what one run measured."""
     bounds = constraints.bounds() if constraints else {}
-    return [_check(name, bound, measures.get(BOUNDS[name].measure) or {}) for name, bound in bounds.items()]
+    return [
+        _check(name, bound, measures.get(BOUNDS[name].measure, MeasuredValue()))
+        for name, bound in bounds.items()
+    ]
 
 
-def check_runs(
-    constraints: Constraints | None, runs: Sequence[Mapping[str, Mapping[str, Any]]]
-) -> list[ConstraintCheck]:
+def check_runs(constraints: Constraints | None, runs: Sequence[Measures]) -> list[ConstraintCheck]:
     """Every constraint beside what several runs of one configuration measured: of memory the run that keeps it least,
     for it must hold each time; of what noise moves, the mean of the runs. Not to know is worse than to keep it, and
     better than to break it.
@@ -76,14 +75,14 @@ def check_runs(
     if constraints is None or not constraints.bounds():
         return []
     mean = {bound.measure: _mean(runs, bound.measure) for bound in BOUNDS.values() if not bound.every_run}
-    checks_of_runs = [constraint_checks(constraints, run | mean) for run in map(dict, runs)]
+    checks_of_runs = [constraint_checks(constraints, run | mean) for run in runs]
     return [max(checks, key=_badness) for checks in zip(*checks_of_runs, strict=True)]
 
 
-def _mean(runs: Sequence[Mapping[str, Mapping[str, Any]]], measure: str) -> dict[str, Any]:
-    measured = [run.get(measure) or {} for run in runs]
-    values = [document["value"] for document in measured if document.get("value") is not None]
-    return {"value": fmean(values)} if values else dict(measured[0])
+def _mean(runs: Sequence[Measures], measure: str) -> MeasuredValue:
+    measured = [run.get(measure, MeasuredValue()) for run in runs]
+    values = [of_run.value for of_run in measured if of_run.value is not None]
+    return MeasuredValue(fmean(values)) if values else measured[0]
 
 
 def violations(checks: Sequence[ConstraintCheck]) -> dict[str, float]:
@@ -101,11 +100,11 @@ def broken_constraints(checks: Sequence[ConstraintCheck]) -> str:
     return "; ".join(check.reason for check in checks if check.state != "satisfied")
 
 
-def _check(name: str, bound: float, measure: Mapping[str, Any]) -> ConstraintCheck:
-    metric, measured = BOUNDS[name], measure.get("value")
+def _check(name: str, bound: float, measure: MeasuredValue) -> ConstraintCheck:
+    metric, measured = BOUNDS[name], measure.value
     limit = f"{'at least' if metric.least else 'at most'} {_value_text(bound, metric)} asked for"
     if measured is None:
-        why = measure.get("reason") or "it was not recorded"
+        why = measure.reason or "it was not recorded"
         return ConstraintCheck(
             name, bound, None, "undecided", None, f"{metric.name} was not measured ({why}), {limit}"
         )

@@ -257,7 +257,7 @@ def leader_of(state: StudyState, file: StudyFile) -> Leader | None:
         return None
     if bool(best.conditions.get("beside")) != (len(select_local(state.under_way)) > 1):
         return None
-    measured = {name: (best.measures.get(name) or {}).get("value") for name in (_TOKENS, "step_seconds")}
+    measured = {name: best.measured(name) for name in (_TOKENS, "step_seconds")}
     rate = best.value if file.objective == _TOKENS else measured[_TOKENS]
     if tokens_of_step(file.config) is None:  # in steps a second, which only steps of as much work compare
         seconds = measured["step_seconds"]

@@ -366,7 +366,7 @@ def pareto_front(trials: Sequence[Trial], aims: Sequence[Aim]) -> list[Trial]:
 
 def _measured_aims(trial: Trial, aims: Sequence[Aim]) -> tuple[float, ...] | None:
     """What a trial measured of each aim, larger being better; None if one of them is not known."""
-    values = [(aim, (trial.measures.get(aim.name) or {}).get("value")) for aim in aims]
+    values = [(aim, trial.measured(aim.name)) for aim in aims]
     stored = tuple(aim.to_stored(value) for aim, value in values if value)
     return stored if len(stored) == len(values) else None
 

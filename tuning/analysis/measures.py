@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from engine.config.errors import several
 from profilers.model.run_summary import MemoryRow, RunSummary
-from tuning.spec.objectives import KNOWN, Aim
+from tuning.spec.objectives import KNOWN, Aim, MeasuredValue, Measures
 
-Document = dict[str, Any]
 MEMORY_HEADROOM = "memory_headroom"
 _HOUR_SECONDS = 3600.0
 _GIB = 2**30
@@ -68,24 +66,24 @@ def _rounds(summary: RunSummary) -> list[float]:
     return summary.round_samples or (summary.step_samples if summary.round_steps == 1 else [])
 
 
-def measures(summary: RunSummary, aim: Aim, limit_gib: float | None) -> dict[str, Document]:
+def measures(summary: RunSummary, aim: Aim, limit_gib: float | None) -> Measures:
     """Every objective in the unit of its name, with its interval, or the reason why it is not known; and the part of
     memory that stayed free. ``aim`` has what the study knows beside the run: the loss to reach, the price.
     """
     aims = [Aim(name, aim.target_loss, aim.currency, aim.per_gpu_hour) for name in KNOWN]
-    documents = {aim.name: document(measure(summary, aim), aim, _reason(summary, aim)) for aim in aims}
+    values = {aim.name: _in_unit(measure(summary, aim), aim, _reason(summary, aim)) for aim in aims}
     free = headroom(summary, limit_gib)
     reason = "" if free is not None else "the memory of ranks, or what they have of it, was not recorded"
-    return documents | {MEMORY_HEADROOM: {"value": free, "low": None, "high": None, "reason": reason}}
+    return values | {MEMORY_HEADROOM: MeasuredValue(free, reason=reason)}
 
 
-def document(measured: Measure | None, aim: Aim, reason: str) -> Document:
+def _in_unit(measured: Measure | None, aim: Aim, reason: str) -> MeasuredValue:
     """A measure in the unit of its objective's name."""
     if measured is None:
-        return {"value": None, "low": None, "high": None, "reason": reason}
+        return MeasuredValue(reason=reason)
     ends = aim.natural(measured.low), aim.natural(measured.high)
     low, high = ends[::-1] if aim.objective.lower else ends
-    return {"value": aim.natural(measured.value), "low": low, "high": high, "reason": ""}
+    return MeasuredValue(aim.natural(measured.value), low, high)
 
 
 def headroom(summary: RunSummary, limit_gib: float | None) -> float | None:

@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import msgspec
+
 from engine.config.errors import several
 from engine.config.knobs.catalogue import is_lossy
 from engine.run.outcome import ABOUT_CONFIGURATION, RETRY_ONCE, RunOutcome
@@ -147,14 +149,14 @@ def add_measures(
     """A ``tell`` with what the run measured of every objective, and what its study's constraints say of that."""
     if not outcome.good:
         return record
-    documents = measures(summary, file.aim, file.config.memory.limit_gib)
-    limits = constraint_checks(file.constraints, documents)
+    values = measures(summary, file.aim, file.config.memory.limit_gib)
+    limits = constraint_checks(file.constraints, values)
     reasons = [why for why in (record.get("reason"), broken_constraints(limits)) if why]
-    missing = next((aim for aim in file.aims if documents[aim.name]["value"] is None), None)
+    missing = next((aim for aim in file.aims if values[aim.name].value is None), None)
     if missing is not None and not reasons:
-        reasons = [f"{missing.name} was not measured: {documents[missing.name]['reason']}"]
+        reasons = [f"{missing.name} was not measured: {values[missing.name].reason}"]
     return record | {
-        "measures": documents,
+        "measures": msgspec.to_builtins(values),
         "constraints": record["constraints"] | violations(limits),
         "reason": "; ".join(reasons),
     }

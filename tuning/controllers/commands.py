@@ -22,12 +22,11 @@ from tuning.spec import sampler_choice
 from tuning.spec.study_file import MAY_CHANGE, StudyFile
 from tuning.spec.terms import Budget, check_price
 from tuning.storage import effective_config
-from tuning.storage.commands import Command, pending_commands
+from tuning.storage.commands import Arguments, Command, pending_commands
 from tuning.storage.effective_config import NO_BUDGET, Mask, change_file, steer_file
 from tuning.storage.journal import Journal, UnreachableError
 from tuning.storage.state import StudyState
 
-Arguments = dict[str, Any]
 #: What is answered, and what the journal keeps of it.
 Reply = tuple[str, dict[str, Any]]
 
@@ -258,7 +257,7 @@ class Control:
     def _is_handed_over(self) -> bool:
         """Whether another study goes on: it answers now."""
         successor = self._journal.state.successor
-        return successor is not None and self._journal.has_begun(successor["name"])
+        return successor is not None and self._journal.has_begun(successor.name)
 
     def _answer(self) -> None:
         for command in pending_commands(self._folder, self._journal.state.answers):
@@ -292,7 +291,7 @@ class Control:
     def _steer(self, command: Command, state: StudyState) -> tuple[str, dict[str, Any]]:
         if state.successor is not None:
             condition = " when the trials that run have ended" if state.under_way else ""
-            remedy = f"goes on as {state.successor['name']}{condition}; ask that one then"
+            remedy = f"goes on as {state.successor.name}{condition}; ask that one then"
             raise InputError("study", self._given.name, remedy)
         reason, changes = STEERING[command.command](command.arguments, state, self._file)
         successor = changes["changes"].get("successor")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from engine.run.ownership import Owner
 from tuning.analysis import leaderboard
 from tuning.search.policy import Step
 from tuning.storage.state import StudyState, Trial
 
 #: Whether another controller, one that lives, holds a lease.
-HeldElsewhere = Callable[[dict[str, Any] | None], bool]
+HeldElsewhere = Callable[[Owner | None], bool]
 
 
 def step_or_wait(step: Step, state: StudyState, held_elsewhere: HeldElsewhere) -> Step:
@@ -44,7 +44,7 @@ def _reason(step: Step, state: StudyState, held_elsewhere: HeldElsewhere) -> str
     return ""
 
 
-def _confirmer(state: StudyState) -> dict[str, Any] | None:
+def _confirmer(state: StudyState) -> Owner | None:
     """Who measured the best again last, if nothing was searched since."""
     newest = state.trials[-1]
     return newest.lease if newest.confirms is not None else None

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 from engine.config.errors import InputError
 from engine.run import ownership, run_folder
 from engine.run.calibration import fingerprint
+from engine.run.ownership import Owner
+from engine.run.run_folder import JsonDocument
 from tuning.controllers import status, successor, warm_start
 from tuning.controllers.status import write
 from tuning.spec import study_file
 from tuning.spec.study_file import StudyFile
 from tuning.spec.terms import as_written
 from tuning.storage import controllers, study_folder
-from tuning.storage.controllers import Member, StudyControllers, StudyStatus
+from tuning.storage.controllers import StudyControllers, StudyStatus
 from tuning.storage.journal import Journal, JournalReader, UnreachableError
 from tuning.storage.state import StudyState
 from tuning.storage.study_folder import JOURNAL
@@ -95,7 +97,7 @@ def _named_space(path: Path) -> bool:
         return True
 
 
-def check_same(recorded: dict[str, Any] | None, file: StudyFile, with_space: bool = True) -> None:
+def check_same(recorded: JsonDocument | None, file: StudyFile, with_space: bool = True) -> None:
     """Refuse to go on with a study whose question has changed; without its space, the rest of the question."""
     if recorded is None:
         return
@@ -157,7 +159,7 @@ class StudyStorage:
     def close(self) -> bool:
         """Leave the others, and let go of the journal; whether others go on in the same folder."""
         self.members.leave()
-        go_on = any(member["here"] for member in self.members.living_rows())
+        go_on = any(map(self.members.is_in_folder, self.members.living()))
         self.journal.close()
         return go_on
 
@@ -177,7 +179,7 @@ def prepare_storage(reader: JournalReader, file: StudyFile, storage: str | None)
         return
     status = StudyStatus.from_folder(folder)
     if status.alive:
-        raise controllers.busy(folder.name, status.owner or {}, _ways(file, storage))
+        raise controllers.busy(folder.name, status.owner, _ways(file, storage))
     prepare_folder(reader, file)
     from tuning.storage.postgres.journal import DatabaseJournal, adopt
 
@@ -260,7 +262,7 @@ def _ways(file: StudyFile, storage: str | None) -> str:
 
 
 def _keep_in_database(
-    folder: Path, file: StudyFile, me: Member, storage: str, heard: int | None
+    folder: Path, file: StudyFile, me: Owner, storage: str, heard: int | None
 ) -> StudyStorage:
     from tuning.sampling.optuna_export_storage import OptunaDatabase
     from tuning.storage.postgres.database import DatabaseControllers

@@ -12,10 +12,12 @@ import msgspec
 
 from engine.config.errors import InputError
 from engine.run import run_folder
+from engine.run.ownership import Owner
 from tuning.analysis import leaderboard
 from tuning.report.result import result
 from tuning.report.study_result import StudyResult
 from tuning.search import budgets
+from tuning.search.surrogate import PredictionRecord
 from tuning.sensitivity.importance import importance
 from tuning.sensitivity.outcomes import Importance
 from tuning.spec.study_file import StudyFile
@@ -65,7 +67,7 @@ class StatusWriter:
         self._folder, self.file, self._members, self._on_update = folder, file, members, on_update
         self._written = 0.0
         self._result_due = 0.0
-        self.predictions: Callable[[], dict[str, Any] | None] = lambda: None
+        self.predictions: Callable[[], PredictionRecord | None] = lambda: None
         self._is_waiting = False
         self._importance: tuple[int, Importance] = (0, Importance())
         self._shown = -1
@@ -94,7 +96,7 @@ class StatusWriter:
         self._shown = study.version
         for trial in study.trials:
             if trial.outcome is not None and trial.number not in self._announced:
-                self.show(study, trial, controller="" if self._is_ours(trial) else words(trial.lease or {}))
+                self.show(study, trial, controller="" if self._is_ours(trial) else words(trial.lease))
                 self.refresh_result(study)
 
     def skip_ended_trials(self, study: StudyState) -> None:
@@ -144,20 +146,20 @@ class StatusWriter:
 
     def _write_status(self, study: StudyState) -> None:
         self._written = time.monotonic()
-        is_held = self.state in HELD
+        is_held, me = self.state in HELD, self._members.me
         status = StudyStatus(
             study=self.file.name,
             state=self.state,
             phase=self.phase,
-            owner={name: self._members.me[name] for name in ("pid", "start_time", "host")},
+            owner=Owner(me.pid, me.start_time, me.host),
             current_run=self._current_run(study) if is_held else None,
             trials_done=len(leaderboard.counted_trials(study)),
             trials_total=leaderboard.trials_wanted(study, self.file),
             running=controllers.running_trials(study, self.file) if is_held else [],
-            controllers=controllers.controller_rows(self._members.living_rows(), study) if is_held else [],
+            controllers=controllers.controller_rows(self._members, study) if is_held else [],
             budget=budgets.document(study, self.file, self.state),
             continues=list(study.continues),
-            continued_in=(study.successor or {}).get("name"),
+            continued_in=study.successor.name if study.successor else None,
             skipped_illegal=sum(trial.skipped_illegal for trial in study.trials),
             optuna_lag=self.lag,
             updated_unix=time.time(),

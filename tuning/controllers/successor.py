@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,7 +20,7 @@ from tuning.spec import study_file
 from tuning.spec.study_file import StudyFile
 from tuning.storage import effective_config, journal, study_folder
 from tuning.storage.journal import TURN, FileLock, JournalReader
-from tuning.storage.state import Line, StudyState
+from tuning.storage.state import Line, StudyState, Successor
 
 #: How often the chain of a study is followed before something must be wrong.
 LONGEST_CHAIN = 1_000
@@ -37,7 +38,7 @@ def announce(arguments: dict[str, Any], state: StudyState, file: StudyFile) -> t
     added = {key: _widen_knob(file, key, value) for key, value in arguments.items()}
     space |= {key: knob.document() for key, knob in added.items()}
     name = _next_name(state, file)
-    after = successor_file(file, {"name": name, "space": space})
+    after = successor_file(file, Successor(name, space))
     for key, value in arguments.items():
         _check_reachable(after, key, value)
     limits: dict[str, Any] = {}
@@ -50,10 +51,9 @@ def announce(arguments: dict[str, Any], state: StudyState, file: StudyFile) -> t
     return words, {"changes": {"limits": limits, "successor": {"name": name, "space": space}}}
 
 
-def successor_file(file: StudyFile, successor: dict[str, Any]) -> StudyFile:
+def successor_file(file: StudyFile, successor: Successor) -> StudyFile:
     """The file of the study that goes on."""
-    document = file.resolve() | {"name": successor["name"], "space": successor["space"]}
-    return study_file.parse(document)
+    return study_file.parse(file.resolve() | asdict(successor))
 
 
 def follow(reader: JournalReader, file: StudyFile, begin: Begin) -> tuple[JournalReader, StudyFile]:

@@ -69,7 +69,7 @@ def _inherited_fields(folder: Path, name: str, file: StudyFile, machine: str | N
 def _state_of(folder: Path, name: str) -> StudyState:
     place = folder.parent / name
     state = journal.load(place / study_folder.JOURNAL)
-    while state.successor is not None and (place := folder.parent / state.successor["name"]) != folder:
+    while state.successor is not None and (place := folder.parent / state.successor.name) != folder:
         state = journal.load(place / study_folder.JOURNAL)
     if state.file is None or place == folder:
         remedy = (

@@ -224,7 +224,7 @@ def result(state: StudyState, file: StudyFile, study_state: str = "ended") -> St
         sampler=effective_config.sampler(file, state),
         budget_settings=effective_config.budget(file),
         continues=list(state.continues),
-        continued_in=(state.successor or {}).get("name"),
+        continued_in=state.successor.name if state.successor else None,
         inherited=effective_config.inherited_studies(state),
     )
     lines = summary_line.result_lines(document, state)

@@ -10,13 +10,17 @@ from typing import Any, get_type_hints
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from engine.config.sections import KnobValues
 from tuning.analysis.comparison import LEVEL
 from tuning.analysis.constraints import ConstraintCheck
 from tuning.analysis.scoring import GuardResult
 from tuning.report.failures import FailureSummary
 from tuning.search.budgets import Budgets
+from tuning.search.surrogate import PredictionRecord
 from tuning.sensitivity.outcomes import Importance
-from tuning.spec.objectives import Aim, find_aim
+from tuning.space.knobs import KnobLimits
+from tuning.space.points import Point
+from tuning.spec.objectives import Aim, Measures, find_aim
 from tuning.spec.sampler_choice import Choice
 from tuning.storage.controllers import ControllerName, RunningTrial
 from tuning.storage.effective_config import InheritedStudy, SteeringEvent
@@ -58,7 +62,7 @@ class Measurement:
     number: int
     run: str | None = None
     reason: str = ""
-    config: dict[str, Any] = field(default_factory=dict)
+    config: Point = field(default_factory=dict)
     value: float | None = None
     low: float | None = None
     high: float | None = None
@@ -87,7 +91,7 @@ class Measurement:
     constraints: dict[str, float] = field(default_factory=dict)
     steps: int = 0
     peak_memory_bytes: int | None = None
-    measures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    measures: Measures = field(default_factory=dict)
     shown: DisplayedValue | None = None
     outcome: str = "running"
     beside: float = 0.0
@@ -95,7 +99,7 @@ class Measurement:
     controller: ControllerName | None = None
     #: The group of knobs of the phase in which it was drawn; empty without phases.
     turned: str = ""
-    resolved: dict[str, Any] = field(default_factory=dict)
+    resolved: KnobValues = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -132,7 +136,7 @@ class Entry:
 
     trial: int
     run: str | None = None
-    config: dict[str, Any] = field(default_factory=dict)
+    config: Point = field(default_factory=dict)
     value: float | None = None
     low: float | None = None
     high: float | None = None
@@ -141,8 +145,8 @@ class Entry:
     #: Of a window of a live study: the baseline's after the same steps, from the same weights and on the same text.
     reference_loss: float | None = None
     shown: DisplayedValue | None = None
-    measures: dict[str, dict[str, Any]] = field(default_factory=dict)
-    resolved: dict[str, Any] = field(default_factory=dict)
+    measures: Measures = field(default_factory=dict)
+    resolved: KnobValues = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,10 +287,10 @@ class ParetoPoint:
 
     trial: int
     run: str | None
-    config: dict[str, Any]
+    config: Point
     label: str
     decides: bool
-    objectives: dict[str, dict[str, Any]]
+    objectives: Measures
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,9 +354,9 @@ class StudyResult:
     failures: FailureSummary | None = None
     steering: list[SteeringEvent] = field(default_factory=list)
     #: What is left of each knob that was narrowed: a list of values, or the two ends of a range.
-    mask: dict[str, Any] = field(default_factory=dict)
+    mask: KnobLimits = field(default_factory=dict)
     sampler: Choice | None = None
-    budget_settings: dict[str, Any] = field(default_factory=dict)
+    budget_settings: dict[str, int | float] = field(default_factory=dict)
     continues: list[str] = field(default_factory=list)
     continued_in: str | None = None
     inherited: list[InheritedStudy] = field(default_factory=list)
@@ -367,7 +371,7 @@ class StudyResult:
         return {row.retry_of for row in self.trials if row.retry_of is not None}
 
     importance: Importance | UnsetType | None = UNSET
-    prior: dict[str, Any] | UnsetType | None = UNSET
+    prior: PredictionRecord | UnsetType | None = UNSET
     optuna_lag: str | UnsetType = UNSET
 
     @property

@@ -239,9 +239,7 @@ def directions(aims: Sequence[Aim]) -> list[StudyDirection]:
 
 
 def _values(trial: Trial, aims: Sequence[Aim]) -> list[float] | None:
-    optional_values = (
-        [trial.value] if not aims else [(trial.measures.get(aim.name) or {}).get("value") for aim in aims]
-    )
+    optional_values = [trial.measured(aim.name) for aim in aims] if aims else [trial.value]
     values = [value for value in optional_values if value is not None]
     return values if trial.value is not None and len(values) == len(optional_values) else None
 

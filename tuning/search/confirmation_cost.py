@@ -60,4 +60,4 @@ def _ended_trials(state: StudyState) -> list[Trial]:
 
 
 def _step_seconds(trial: Trial) -> float:
-    return float((trial.measures.get("step_seconds") or {}).get("value") or 0.0)
+    return float(trial.measured("step_seconds") or 0.0)

@@ -25,7 +25,7 @@ from tuning.predict.target import Target
 from tuning.search import acquisition, budgets
 from tuning.search.acquisition import HOPELESS
 from tuning.search.budgets import InfeasibleSpace
-from tuning.search.surrogate import Array, Observations, Prior, prediction_errors
+from tuning.search.surrogate import Array, Observations, PredictionRecord, Prior, prediction_errors
 from tuning.space.points import Point, point_key
 from tuning.space.space import Space
 from tuning.storage.state import StudyState, Trial
@@ -177,7 +177,7 @@ class PredictionPrior:
         )
         return frozenset(point_key(self.points[row]) for row in skipped)
 
-    def document(self, state: StudyState) -> dict[str, Any] | None:
+    def record(self, state: StudyState) -> PredictionRecord | None:
         """How wrong predictions were so far, for the study's document."""
         if not self._proposes:
             return None
@@ -187,7 +187,7 @@ class PredictionPrior:
         errors = prediction_errors(self.prior, Observations.from_lists(rows, values))._asdict()
         errors["within"] = errors["within"] if np.isfinite(errors["within"]) else None
         counts = {"candidates": len(self.points), "skipped": len(self.predicted_failures(state))}
-        return errors | counts | {"source": self._target.constants_source}
+        return PredictionRecord(**errors, **counts, source=self._target.constants_source)
 
     def _measured_rows(self, state: StudyState) -> tuple[list[int], list[float]]:
         measured = [
@@ -203,7 +203,7 @@ def _log_seconds(trial: Trial) -> float | None:
     """Of a token; NaN where the configuration failed, None where nothing is known of it."""
     if trial.confirms is not None or trial.outcome is None:
         return None
-    rate = (trial.measures.get("tokens_per_second") or {}).get("value")
+    rate = trial.measured("tokens_per_second")
     if rate:
         return float(-np.log(rate))
     return float("nan") if any(value > 0 for value in trial.constraints.values()) else None

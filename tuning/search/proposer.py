@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from tuning.analysis import leaderboard
 from tuning.sampling.optuna_study import Draw, OptunaStudy
 from tuning.search import budgets, phases, policy
 from tuning.search.budgets import LEFT_OUT, SPACE_IS_MEASURED
 from tuning.search.prediction_prior import PredictionPrior
+from tuning.search.surrogate import PredictionRecord
 from tuning.space.encoding import Encoding
 from tuning.space.points import Point, point_key
 from tuning.space.space import Space
@@ -130,9 +130,9 @@ class Proposer:
         """Keys of points that are predicted to fail."""
         return self._prior.predicted_failures(self._journal.state) if self._prior else frozenset()
 
-    def predictions(self) -> dict[str, Any] | None:
+    def predictions(self) -> PredictionRecord | None:
         """How wrong they were so far; None where they are not asked."""
-        return self._prior.document(self._journal.state) if self._prior else None
+        return self._prior.record(self._journal.state) if self._prior else None
 
     def _predicted_draw(self, state: StudyState, file: StudyFile, open_now: Mask) -> Draw | None:
         """What predictions would measure next."""

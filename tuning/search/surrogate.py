@@ -155,6 +155,25 @@ class PredictionErrors(NamedTuple):
     risky_ran: int
 
 
+@dataclass(frozen=True, slots=True)
+class PredictionRecord:
+    """How predictions held in a study so far, for its document: :class:`PredictionErrors`, with None for ``within``
+    where nothing ran, how many ``candidates`` there are, how many of these the sampler has ``skipped`` since they will
+    most likely fail, and where the constants of the formulas are from.
+    """
+
+    trials: int
+    bias: float
+    scale: float
+    within: float | None
+    shift: float
+    safe_failed: int
+    risky_ran: int
+    candidates: int
+    skipped: int
+    source: str
+
+
 def posterior(prior: Prior, observations: Observations) -> Posterior:
     """What trials make of a prior. Cost: candidates times trials."""
     fails, shift, nothing = _fails(prior, observations)

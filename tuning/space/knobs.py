@@ -15,6 +15,9 @@ from engine.config.run_config import AUTOMATIC, RunConfig
 #: What a study can turn though a run's configuration has no such key: the number of ranks, and of micro-batches a step.
 STUDY_KEYS = ("ranks", "batch.accumulation")
 GRID_POINTS = 5
+#: By knob what may be tried of it, as the ``space`` of a study file has it: a list of values, or ``low`` and ``high``
+#: of a range, with ``log`` where that is true. What changes a mask has None for all that was declared.
+KnobLimits = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class Knob:
         return self.high if self.high is not None else -math.inf
 
 
-def parse_space(space: dict[str, Any], base: RunConfig) -> tuple[Knob, ...]:
+def parse_space(space: KnobLimits, base: RunConfig) -> tuple[Knob, ...]:
     """Knobs from the ``space`` of a study file.
 
     Raises:
@@ -188,7 +191,7 @@ def _normal(key: str, value: Any, base: RunConfig) -> Any:
         raise InputError(f"space.{key}", value, error.remedy) from None
 
 
-def default_space(base: RunConfig, ranks: int, in_time: bool = False) -> dict[str, Any]:
+def default_space(base: RunConfig, ranks: int, in_time: bool = False) -> KnobLimits:
     """A sensible space for a machine: layouts and how they communicate, or on one device what is left.
 
     Context parallelism is in it from 8,192 tokens a sequence on, or when a step has fewer sequences than ranks;
@@ -201,7 +204,7 @@ def default_space(base: RunConfig, ranks: int, in_time: bool = False) -> dict[st
     return {key: values for key, values in offered.items() if KNOBS[key].is_searched(search)}
 
 
-def offered_space(base: RunConfig, ranks: int, in_time: bool = False) -> dict[str, Any]:
+def offered_space(base: RunConfig, ranks: int, in_time: bool = False) -> KnobLimits:
     """Every knob with sensible values, also those that are not turned unless somebody asks for them."""
     search = Search(base, ranks, in_time)
     values = {key: knob.suggested(search) for key, knob in KNOBS.items()}

@@ -20,6 +20,7 @@ from engine.config.knobs.catalogue import acts, deciding_knobs, default_of, fact
 from engine.config.knobs.conditions import data_ranks
 from engine.config.knobs.facts import AUTO, FROM_BASE
 from engine.config.run_config import AUTOMATIC, RunConfig
+from engine.config.sections import KnobValues
 from engine.config.validation import live_changes
 from engine.config.validation.rules import problems
 from engine.schedules.actions import Action
@@ -77,8 +78,9 @@ def _list_actions(kind: str, ranks: int, chunks: int, micro_batches: int) -> Lis
     return drawn.actions, tuple(drawn.rank_of)
 
 
-Point = dict[str, Any]
-Resolve = Callable[[RunConfig, Collection[str]], dict[str, Any]]
+#: A trial's values of the knobs that its study turns and of the layout, each under its dotted key.
+Point = KnobValues
+Resolve = Callable[[RunConfig, Collection[str]], KnobValues]
 Result = TypeVar("Result")
 
 #: Every point names these, turned or not.

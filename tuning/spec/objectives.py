@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
+
 from engine.config.errors import InputError
 from engine.config.sections import Train
 
@@ -78,7 +80,22 @@ KNOWN: dict[Name, Objective] = {
 }  # fmt: skip
 
 
-__all__ = ["Aim", "Name", "check_loss_after", "find_aim", "likelihood", "text"]
+__all__ = ["Aim", "MeasuredValue", "Name", "check_loss_after", "find_aim", "likelihood", "text"]
+
+
+class MeasuredValue(msgspec.Struct, frozen=True, gc=False):
+    """What a run measured of an objective, in the unit of its name, with its 95 % interval, or the ``reason`` why that
+    is not known.
+    """
+
+    value: int | float | None = None
+    low: int | float | None = None
+    high: int | float | None = None
+    reason: str = ""
+
+
+#: By objective; the part of memory that stayed free is among them.
+Measures = dict[str, MeasuredValue]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,32 +18,26 @@ from engine.config import run_config as runconfig
 from engine.config.errors import InputError, several
 from engine.config.knobs.catalogue import facts_of, is_lossy, live_parts
 from engine.config.run_config import RunConfig
-from engine.config.sections import Count, OneOf, Section
+from engine.config.sections import ConfigTree, Count, KnobValues, OneOf, Section
 from engine.config.validation import live_changes
+from engine.run.run_folder import JsonDocument
 from tuning.predict.placement import automatic
 from tuning.space import rounds
 from tuning.space.equal_text import GLOBAL_BATCH
-from tuning.space.knobs import STUDY_KEYS, Knob, default_space, fixed_knob_reasons, parse_space, space_note
+from tuning.space.knobs import (  # fmt: skip
+    STUDY_KEYS,
+    Knob,
+    KnobLimits,
+    default_space,
+    fixed_knob_reasons,
+    parse_space,
+    space_note,
+)
 from tuning.space.space import Space
 from tuning.space.yaml_loader import StrictLoader, place
 from tuning.spec import sampler_choice, terms
 from tuning.spec.objectives import Aim, Name, check_loss_after
-from tuning.spec.terms import (  # fmt: skip
-    Budget,
-    Command,
-    Constraints,
-    Live,
-    LossGuard,
-    Positive,
-    Price,
-    Quality,
-    Racing,
-    SimulatedCluster,
-    check_budget,
-    check_objectives,
-    check_price,
-    spread,
-)
+from tuning.spec.terms import LossGuard, Positive, Racing
 from tuning.spec.trainer_checks import check_trainer
 from tuning.spec.trainers.tuned_command import TunedCommand, study_of_command
 
@@ -83,36 +77,36 @@ class StudyFile(Section):
     target_loss: Positive | None = None
     objectives: list[Name] | None = None
     prefer: Name | None = None
-    price: Price | None = None
-    constraints: Constraints | None = None
-    budget: Budget | None = None
+    price: terms.Price | None = None
+    constraints: terms.Constraints | None = None
+    budget: terms.Budget | None = None
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    base: dict[str, Any] = Field(default_factory=dict)
-    space: dict[str, Any] | None = None
+    base: ConfigTree = Field(default_factory=dict)
+    space: KnobLimits | None = None
     loss_guard: LossGuard = LossGuard()
-    quality: Quality | None = None
+    quality: terms.Quality | None = None
     confirm_repeats: Annotated[int, Field(ge=0)] = 8
     confirm_runners_up: Annotated[int, Field(ge=0)] | None = 2
     equal_within: Annotated[float, Field(ge=0, lt=1)] = EQUAL_WITHIN
     racing: bool | Racing | None = None
     budget_seconds: Positive | None = None
-    simulate: SimulatedCluster | None = None
-    live: Live | None = None
-    trainer: Command | None = None
+    simulate: terms.SimulatedCluster | None = None
+    live: terms.Live | None = None
+    trainer: terms.Command | None = None
     sampler: Annotated[str, OneOf(sampler_choice.names)] = "auto"
     prior: Literal["auto", "none"] = "auto"
     phases: Literal["auto", "always", "never"] = "auto"
     inherit: list[str] = Field(default_factory=list)
     side_by_side: Count | None = None
     _text: str | None = PrivateAttr(default=None)
-    _chosen_before: dict[str, Any] | None = PrivateAttr(default=None)
+    _chosen_before: KnobLimits | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
     def _expand_terms(cls, document: Any) -> Any:
         if not isinstance(document, dict):
             return document
-        return spread(study_of_command(document) if document.get("trainer") else document)
+        return terms.spread(study_of_command(document) if document.get("trainer") else document)
 
     @property
     def races(self) -> Racing | None:
@@ -184,7 +178,7 @@ class StudyFile(Section):
     def _loses(self, key: str, value: Any) -> bool:
         return is_lossy(self.config.flat() | {key: value})
 
-    def with_chosen(self, space: dict[str, Any]) -> StudyFile:
+    def with_chosen(self, space: KnobLimits) -> StudyFile:
         """The same file, for which this space was chosen when its study began.
 
         Raises:
@@ -211,7 +205,7 @@ class StudyFile(Section):
         look = self.live.look if self.live else 0
         return f"{self.name.removesuffix(f'{LOOK}{look}')}{LOOK}{look + 1}"
 
-    def looking_again(self, leader: dict[str, Any]) -> StudyFile:
+    def looking_again(self, leader: KnobValues) -> StudyFile:
         """The search that follows on the same run once conditions changed: its baseline is what leads now, and what was
         best is measured first.
         """
@@ -225,7 +219,7 @@ class StudyFile(Section):
         live = self.live.model_dump(mode="json") | {"look": self.live.look + 1}
         return parse(declared | {"name": self.following, "base": base, "live": live, "inherit": [self.name]})
 
-    def with_confirmation_of(self, confirmation: dict[str, Any]) -> StudyFile:
+    def with_confirmation_of(self, confirmation: JsonDocument) -> StudyFile:
         """The same file; what it leaves open of the confirmation stays as it was when the study began."""
         before = {
             "confirm_repeats": confirmation.get("confirm_repeats", 1),
@@ -304,10 +298,10 @@ class StudyFile(Section):
         """The file as it was given."""
         return self._text if self._text is not None else yaml.safe_dump(self._dump_given(), sort_keys=False)
 
-    def _dump_given(self) -> dict[str, Any]:
+    def _dump_given(self) -> JsonDocument:
         return self.model_dump(mode="json", exclude_unset=True)
 
-    def resolve(self) -> dict[str, Any]:
+    def resolve(self) -> JsonDocument:
         """The file with every default written out. What it does not ask of a loss is left out: a study that began
         before that could be asked is still the same.
         """
@@ -318,7 +312,7 @@ class StudyFile(Section):
             del tree["live"]["trainer"]
         return tree
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonDocument:
         """What must not change inside a study, as flat keys."""
         fixed = {key: value for key, value in self.resolve().items() if key not in MAY_CHANGE}
         base = self.config.model_dump(mode="json", exclude_defaults=True)
@@ -397,11 +391,11 @@ def _check(file: StudyFile) -> None:
     if train.seconds is None and train.steps <= train.warmup:
         remedy = f"must be above warmup={train.warmup}, or nothing is measured"
         raise InputError("base.train.steps", train.steps, remedy)
-    check_objectives(file.objective, file.objectives, file.prefer)
-    check_budget(file.budget, file.trials, file.budget_seconds)
+    terms.check_objectives(file.objective, file.objectives, file.prefer)
+    terms.check_budget(file.budget, file.trials, file.budget_seconds)
     terms.check_environment(file.config, file.knobs, file.ranks)
     terms.check_documents(file.config, file.knobs, file.ranks)
-    check_price(file.price, file.budget, [aim.name for aim in file.aims], file.constraints)
+    terms.check_price(file.price, file.budget, [aim.name for aim in file.aims], file.constraints)
     _check_learning(file)
     _check_quality(file)
     _check_rounds(file)

@@ -13,6 +13,9 @@ from typing import Any
 from engine.config.errors import InputError
 from engine.run import run_folder
 
+#: What a command is told: for ``pin`` and the like values by knob, for ``budget`` by name, for others ``trial`` or so.
+Arguments = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -20,14 +23,12 @@ class Command:
 
     id: str
     command: str
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Arguments = field(default_factory=dict)
     created_unix: float = 0.0
     by: str = ""
 
 
-def send(
-    folder: Path, command: str, arguments: dict[str, Any] | None = None, by: str = "command line"
-) -> str:
+def send(folder: Path, command: str, arguments: Arguments | None = None, by: str = "command line") -> str:
     """Leave a command for the owner of a study or run; its id finds the answer.
 
     Raises:

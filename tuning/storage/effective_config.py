@@ -23,6 +23,7 @@ from tuning.space.yaml_loader import StrictLoader
 from tuning.spec import sampler_choice
 from tuning.spec.sampler_choice import Choice
 from tuning.spec.study_file import MAY_CHANGE, StudyFile
+from tuning.storage.commands import Arguments
 from tuning.storage.state import StudyState
 
 #: Follows from the degrees of a layout; a mask may speak about it.
@@ -261,7 +262,7 @@ class SteeringEvent:
     at_unix: float
     by: str
     command: str
-    arguments: dict[str, Any]
+    arguments: Arguments
     accepted: bool
     reason: str
 
@@ -294,7 +295,7 @@ def inherited_studies(state: StudyState) -> list[InheritedStudy]:
     ]
 
 
-def budget(file: StudyFile) -> dict[str, Any]:
+def budget(file: StudyFile) -> dict[str, int | float]:
     """Every budget of the file that is set, by the name it is changed by."""
     keys = [key for key in MAY_CHANGE if key not in (*NO_BUDGET, *CONFIRMING, "budget")]
     limits = {key.removeprefix("budget_"): getattr(file, key) for key in keys}

@@ -7,8 +7,22 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
+import msgspec
+
+from engine.config.sections import KnobValues
+from engine.run.ownership import Owner
+from engine.run.run_folder import JsonDocument
+from tuning.space.knobs import KnobLimits
+from tuning.space.points import Point
+from tuning.spec.objectives import Measures
+from tuning.storage.commands import Arguments
+
 Result = TypeVar("Result")
+#: A line of a journal: its ``kind``, ``at_unix``, and what lines of this kind have; ``StudyState`` takes each kind up.
 Line = dict[str, Any]
+
+#: Values of keys of a study file that commands may change (``trials``, ``sampler``), as JSON has them.
+StudyChanges = dict[str, Any]
 
 #: What a trial comes from that takes the loss of a live study's leader again.
 CHECK = "check"
@@ -23,9 +37,9 @@ class Trial:
     """
 
     number: int
-    config: dict[str, Any]
+    config: Point
     source: str
-    params: dict[str, Any] = field(default_factory=dict)
+    params: KnobValues = field(default_factory=dict)
     attempt: int = 0
     retry_of: int | None = None
     confirms: int | None = None
@@ -37,7 +51,7 @@ class Trial:
     skipped_illegal: int = 0
     proposed_unix: float = 0.0
     ended_unix: float | None = None
-    lease: dict[str, Any] | None = None
+    lease: Owner | None = None
     run: str | None = None
     outcome: str | None = None
     reason: str = ""
@@ -66,16 +80,27 @@ class Trial:
     constraints: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     steps: int = 0
-    measures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    measures: Measures = field(default_factory=dict)
     peak_memory_bytes: int | None = None
     conditions: dict[str, float] = field(default_factory=dict)
     #: As it ran, what stands at ``auto`` in the configuration, and the actions of blocks that a memory budget came to.
-    resolved: dict[str, Any] = field(default_factory=dict)
+    resolved: KnobValues = field(default_factory=dict)
+
+    def measured(self, objective: str) -> float | None:
+        """What it measured of an objective, in the unit of its name; None where that is not known."""
+        value = self.measures.get(objective)
+        return None if value is None else value.value
 
     @property
     def checks_loss(self) -> bool:
         """Whether it measures another one again for its loss alone: its speed counts for nobody."""
         return self.confirms is not None and self.round is None and self.window is not None
+
+
+class _Measured(msgspec.Struct, gc=False):
+    """What of a line is read as types: msgspec knows the fields of a struct by heart, but looks at a dict's anew."""
+
+    measures: Measures = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +112,21 @@ class CommandReply:
 
     id: str
     command: str
-    arguments: dict[str, Any]
+    arguments: Arguments
     by: str
     accepted: bool
     reason: str
     at_unix: float
-    point: dict[str, Any] | None = None
+    point: Point | None = None
     changes: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """The study that goes on with all trials of one whose space was widened: its name, and its space as it is then."""
+
+    name: str
+    space: KnobLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +139,7 @@ class InheritedMeasurements:
     same: bool
     words: str
     trials: tuple[Trial, ...] = ()
-    first: tuple[dict[str, Any], ...] = ()
+    first: tuple[Point, ...] = ()
 
 
 @dataclass
@@ -118,7 +151,7 @@ class StudyState:
     is kept in :meth:`cache` for as long as it holds.
     """
 
-    file: dict[str, Any] | None = None
+    file: JsonDocument | None = None
     fingerprint: str | None = None
     trials: tuple[Trial, ...] = ()
     answers: dict[str, CommandReply] = field(default_factory=dict)
@@ -130,10 +163,10 @@ class StudyState:
     #: Why the leaders are measured again without the baseline; empty while it is one of them.
     spared: str = ""
     damage: tuple[str, ...] = ()
-    limits: dict[str, Any] = field(default_factory=dict)
-    turned: dict[str, Any] = field(default_factory=dict)
+    limits: KnobLimits = field(default_factory=dict)
+    turned: StudyChanges = field(default_factory=dict)
     continues: tuple[str, ...] = ()
-    successor: dict[str, Any] | None = None
+    successor: Successor | None = None
     inherited: tuple[InheritedMeasurements, ...] = ()
     machine: str | None = None
     #: How many lines were taken: another number is another state of the study.
@@ -206,6 +239,7 @@ class StudyState:
         is from a newer writer and left alone; one that lacks something is named in ``damage``.
         """
         outdated: set[int | None] = set()
+        caches = bool(self._cache)  # nothing is outdated of a journal that is read for the first time
         for line in lines:
             self.version += 1
             kind, number = line["kind"], line.get("number")
@@ -214,10 +248,12 @@ class StudyState:
             if kind not in ("lease", "started", "note") and (kind != "proposal" or self._repeats):
                 outdated.add(None)
             try:
-                self._note_related(number, outdated)
+                if caches:
+                    self._note_related(number, outdated)
                 if take:
                     take(line)
-                self._note_related(number, outdated)
+                if caches:
+                    self._note_related(number, outdated)
             except (KeyError, TypeError, ValueError) as error:
                 self.damage += (f"a {kind} line is incomplete ({error!r}) and is left out",)
         for number, changes in self._changes.items():
@@ -250,7 +286,10 @@ class StudyState:
     def _take_inherited(self, line: Line) -> None:
         names = frozenset(Trial.__dataclass_fields__)
         trials = tuple(
-            Trial(**{name: value for name, value in row.items() if name in names} | {"samples": ()})
+            Trial(
+                **{name: value for name, value in row.items() if name in names}
+                | {"samples": (), "measures": msgspec.convert(row, _Measured).measures}
+            )
             for row in line["trials"]
         )
         first = tuple(line["first"])
@@ -270,8 +309,8 @@ class StudyState:
             self._by_number = dict(sorted(self._by_number.items()))
 
     def _take_lease(self, line: Line) -> None:
-        where = {"host": line["host"]} if "host" in line else {}  # a study on one host did not say it
-        self._change(line, lease={"pid": line["pid"], "start_time": line["start_time"]} | where)
+        host = line.get("host")  # a study on one host did not say it
+        self._change(line, lease=Owner(line["pid"], line["start_time"], host))
 
     def _take_started(self, line: Line) -> None:
         self._change(line, run=line["run"])
@@ -279,6 +318,7 @@ class StudyState:
     def _take_tell(self, line: Line) -> None:
         fields = {name: value for name, value in line.items() if name in _TOLD}
         fields["samples"] = tuple(map(float, fields.get("samples") or ()))
+        fields["measures"] = msgspec.convert(line, _Measured).measures
         if self._find(line["number"]) in self._open:
             self._change(line, **fields, outcome=str(line["outcome"]), ended_unix=float(line["at_unix"]))
             self._open.discard(line["number"])
@@ -300,7 +340,8 @@ class StudyState:
             if limit is not None:
                 self.limits[key] = limit
         self.turned |= changes.get("turned", {})
-        self.successor = changes.get("successor", self.successor)
+        if successor := changes.get("successor"):
+            self.successor = Successor(successor["name"], successor["space"])
 
     def _take_note(self, line: Line) -> None:
         self.notes += (str(line["text"]),)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from engine.config.errors import InputError
 from engine.run import run_folder
+from engine.run.run_folder import JsonDocument
 from tuning.spec import study_file
 from tuning.spec.study_file import StudyFile
 from tuning.storage import controllers, journal
@@ -19,6 +21,7 @@ from tuning.storage.effective_config import steer_file
 from tuning.storage.journal import JournalReader
 from tuning.storage.state import StudyState
 
+Part = TypeVar("Part", bound=msgspec.Struct)
 STUDIES = "studies"
 JOURNAL = "journal.jsonl"
 STUDY_GIVEN = "study.yaml"
@@ -38,7 +41,8 @@ class StudyView:
     state: str
     journal: StudyState
     status: StudyStatus
-    result: dict[str, Any] | None
+    #: ``result.json`` as it stands; a :class:`StudyReader` has only some of its keys.
+    result: JsonDocument | None
     file: StudyFile | None
 
     @property
@@ -106,7 +110,7 @@ def state_of(status: StudyStatus) -> str:
     return "interrupted" if died else status.state or "interrupted"
 
 
-def file_of(document: dict[str, Any] | None, state: StudyState) -> StudyFile | None:
+def file_of(document: JsonDocument | None, state: StudyState) -> StudyFile | None:
     """As commands changed it since; None for a file that this version refuses: the journal stays readable."""
     try:
         return steer_file(study_file.parse(document), state) if document else None
@@ -114,20 +118,22 @@ def file_of(document: dict[str, Any] | None, state: StudyState) -> StudyFile | N
         return None
 
 
-#: What a study's result says that its journal does not.
-BESIDE_JOURNAL = ("importance", "prior")
+class BesideJournal(msgspec.Struct, frozen=True):
+    """What a study's result says that its journal does not, as ``StudyResult`` has it."""
+
+    importance: Any = UNSET
+    prior: Any = UNSET
 
 
-def parts(path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Some keys of a document, those that are there; with thousands of trials that is much faster than all of it."""
-    kind = msgspec.defstruct("Parts", [(name, Any, msgspec.UNSET) for name in names])
-    try:
-        decoded = msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, ValueError):
-        document = run_folder.read_json(path) or {}
-        return {name: document[name] for name in names if name in document}
-    fields = {name: getattr(decoded, name) for name in names}
-    return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+def read_part(path: Path, kind: type[Part]) -> Part:
+    """Those keys of a document that are fields of a struct; with thousands of trials that is much faster than all of
+    it. Without the file, and where a key has a value of another type, what the struct says of nothing.
+    """
+    with suppress(OSError, ValueError):
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    with suppress(msgspec.ValidationError):  # msgspec's own reader knows no NaN
+        return msgspec.convert(run_folder.read_json(path) or {}, kind)
+    return kind()
 
 
 class StudyReader:
@@ -141,7 +147,7 @@ class StudyReader:
         self._asked: tuple[Any, ...] = ()
         self._file: StudyFile | None = None
         self._signature: tuple[object, ...] = ()
-        self._result: dict[str, Any] | None = None
+        self._result: JsonDocument | None = None
 
     def view(self) -> StudyView:
         """The study now.
@@ -163,7 +169,7 @@ class StudyReader:
             self._asked, self._file = (document, state.turned), file_of(document, state)
         return self._file
 
-    def _result_of(self, whole: bool) -> dict[str, Any] | None:
+    def _result_of(self, whole: bool) -> JsonDocument | None:
         path = self._folder / RESULT
         try:
             stat = path.stat()
@@ -171,6 +177,8 @@ class StudyReader:
             return None
         signature = (stat.st_mtime_ns, stat.st_size, stat.st_ino, whole)
         if signature != self._signature:
-            self._result = run_folder.read_json(path) if whole else parts(path, BESIDE_JOURNAL)
+            self._result = (
+                run_folder.read_json(path) if whole else msgspec.to_builtins(read_part(path, BesideJournal))
+            )
             self._signature = signature
         return self._result

@@ -173,7 +173,7 @@ def idle_seconds(snapshot: Snapshot) -> list[float | None]:
 
 def _is_here(status: RunStatus) -> bool:
     """Whether rank 0's host is this one: process numbers and the clock of its page mean something on it alone."""
-    return (status.owner or {}).get("host") == socket.gethostname()
+    return status.owner is not None and status.owner.host == socket.gethostname()
 
 
 def _places(ranks: Sequence[RankProgress], *, is_here: bool) -> tuple[RankPlace, ...]:

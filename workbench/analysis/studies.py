@@ -8,12 +8,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from engine.config.errors import InputError
 from tuning.storage import study_folder
+from tuning.storage.controllers import ControllerRow
 from tuning.storage.study_folder import StudyReader, StudyView
 from workbench.analysis import automatic_choices, command_report, live_report, winner_explanation
 from workbench.analysis.automatic_choices import AutomaticChoice
@@ -38,7 +39,7 @@ class StudyDocument:
     """
 
     result: StudyResult
-    controllers: Sequence[Mapping[str, Any]] | None
+    controllers: Sequence[ControllerRow] | None
     why: WinnerExplanation | None
     written: Mapping[str, Any] | None = None
     live: LiveReport | None = None
@@ -48,7 +49,7 @@ class StudyDocument:
     def as_dict(self) -> dict[str, Any]:
         """The JSON of a study, as ``tune`` and ``show`` print it."""
         plain = self.result.as_dict() if self.written is None else dict(self.written)
-        members = {} if self.controllers is None else {"controllers": self.controllers}
+        members = {} if self.controllers is None else {"controllers": list(map(asdict, self.controllers))}
         live = {} if self.live is None else {"live": self.live.as_dict()}
         command = {} if self.command is None else {"command": self.command.as_dict()}
         picks = {"picks": [pick.as_dict() for pick in self.picks]} if self.picks else {}

@@ -170,7 +170,7 @@ def _measured_numbers(view: RunView) -> dict[str, Any] | None:
 
 def _machine(view: RunView) -> Machine:
     status = view.status
-    host = (status.owner or {}).get("host")
+    host = status.owner.host if status.owner else None
     return Machine(status.world_size, status.backend, status.backend_reason, status.devices, host)
 
 

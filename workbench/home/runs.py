@@ -195,7 +195,7 @@ def placement(status: RunStatus) -> list[dict[str, Any]] | None:
     """The device of each rank, and its host where that is known; None where ranks are in order."""
     if not status.placement:
         return None
-    hosts = {rank: host["name"] for host in status.hosts for rank in host["ranks"]}
+    hosts = {rank: host.name for host in status.hosts for rank in host.ranks}
     hosts |= {rank: f"lab host {host}" for rank, host in enumerate(status.lab_hosts or [])}
     return [
         {"rank": rank, "device": device, "host": hosts.get(rank)}

@@ -6,7 +6,6 @@ The SQLite index of runs and studies: brought up to date at each look, and never
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sqlite3
 import threading
@@ -16,13 +15,16 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from engine.config.errors import InputError
 from engine.run import run_folder
 from engine.run.outcome import RecordedOutcome
+from engine.run.ownership import Owner
 from engine.run.run_folder import RunStatus
 from tuning.storage import controllers
-from tuning.storage.controllers import StudyStatus
-from tuning.storage.study_folder import RESULT, history, list_studies, parts
+from tuning.storage.controllers import ControllerRow, StudyStatus
+from tuning.storage.study_folder import RESULT, history, list_studies, read_part
 from workbench.home import notes, runs
 from workbench.home.runs import run_folders
 from workbench.home.settings import INDEX
@@ -48,7 +50,7 @@ class RunRow:
     study: str | None
     trial: str | None
     purpose: str | None
-    owner: dict[str, Any] | None
+    owner: Owner | None
     note: str
     tags: list[str]
 
@@ -66,17 +68,48 @@ class StudyRow:
     best_value: float | None
     gain_verdict: str | None
     result_line: str | None
-    owner: dict[str, Any] | None
-    controllers: list[dict[str, Any]]
+    owner: Owner | None
+    controllers: list[ControllerRow]
     note: str
     tags: list[str]
+
+
+class _StepSeconds(msgspec.Struct, frozen=True):
+    """Summaries of older runs have no mean."""
+
+    mean: float | None = None
+    median: float | None = None
+
+
+class _SummaryPart(msgspec.Struct, frozen=True):
+    """What a row needs of a run's summary."""
+
+    tokens_per_second: float | None = None
+    step_seconds: _StepSeconds | None = None
+
+
+class _Best(msgspec.Struct, frozen=True):
+    value: float | None = None
+
+
+class _Gain(msgspec.Struct, frozen=True):
+    verdict: str | None = None
+
+
+class _ResultPart(msgspec.Struct, frozen=True):
+    """What a row needs of a study's result."""
+
+    objective: str | None = None
+    best: _Best | None = None
+    gain: _Gain | None = None
+    result_line: str | None = None
 
 
 def run_row(folder: Path) -> RunRow:
     """The row of a run folder."""
     status = RunStatus.from_folder(folder)
-    summary = parts(folder / run_folder.SUMMARY, ("tokens_per_second", "step_seconds"))
-    step = summary.get("step_seconds") or {}
+    summary = read_part(folder / run_folder.SUMMARY, _SummaryPart)
+    step = summary.step_seconds or _StepSeconds()
     outcome, labels = status.outcome or RecordedOutcome(), status.labels
     annotations = notes.annotations_of(folder)
     return RunRow(
@@ -90,8 +123,8 @@ def run_row(folder: Path) -> RunRow:
         layout=runs.layout_of(folder, status),
         world_size=status.world_size,
         backend=status.backend,
-        tokens_per_second=summary.get("tokens_per_second"),
-        step_seconds=step.get("mean") or step.get("median"),
+        tokens_per_second=summary.tokens_per_second,
+        step_seconds=step.mean or step.median,
         study=labels.get("study"),
         trial=labels.get("trial"),
         purpose=labels.get("purpose"),
@@ -104,7 +137,7 @@ def run_row(folder: Path) -> RunRow:
 def study_row(folder: Path) -> StudyRow:
     """The row of a study folder."""
     status = StudyStatus.from_folder(folder)
-    result = parts(folder / RESULT, ("objective", "best", "gain", "result_line"))
+    result = read_part(folder / RESULT, _ResultPart)
     annotations = notes.annotations_of(folder)
     return StudyRow(
         name=folder.name,
@@ -112,10 +145,10 @@ def study_row(folder: Path) -> StudyRow:
         state=status.state or "new",
         trials_done=status.trials_done,
         trials_total=status.trials_total,
-        objective=result.get("objective"),
-        best_value=(result.get("best") or {}).get("value"),
-        gain_verdict=(result.get("gain") or {}).get("verdict"),
-        result_line=result.get("result_line"),
+        objective=result.objective,
+        best_value=result.best.value if result.best else None,
+        gain_verdict=result.gain.verdict if result.gain else None,
+        result_line=result.result_line,
         owner=status.owner,
         controllers=status.controllers,
         note=annotations.note,
@@ -127,10 +160,14 @@ def run_now(row: RunRow) -> RunRow:
     """The row with the ending it has by now: a run whose owner is gone is lost."""
     if row.state == "ended" and row.outcome:
         return row
-    status: dict[str, Any] = {"state": row.state, "created_unix": row.created_unix}
-    status |= {"outcome": {"ending": row.outcome, "reason": row.reason}} if row.outcome else {}
-    status |= {"owner": row.owner} if row.owner else {}
-    state, outcome, reason = runs.ending(RunStatus.from_dict(status))
+    status = RunStatus(
+        state=row.state,
+        created_unix=row.created_unix,
+        owner=row.owner,
+        outcome=RecordedOutcome(row.outcome, row.reason) if row.outcome else None,
+        keys=frozenset({"owner"} if row.owner else ()),
+    )
+    state, outcome, reason = runs.ending(status)
     return replace(row, state=state, outcome=outcome, reason=reason)
 
 
@@ -144,12 +181,17 @@ def study_now(row: StudyRow) -> StudyRow:
     return replace(row, state="interrupted", controllers=[])
 
 
-_VERSION = 3
+_VERSION = 4
 _LOCK_SECONDS = 2.0
 #: Changed rows up to which they are asked for by name.
 _FEW = 500
-#: Columns that hold a tree as JSON.
-_TREES = frozenset({"layout", "owner", "controllers", "tags"})
+#: Columns that hold a tree as JSON, and what it is of.
+_TREES: dict[str, Any] = {
+    "layout": dict[str, Any],
+    "owner": Owner,
+    "controllers": list[ControllerRow],
+    "tags": list[str],
+}
 Row = TypeVar("Row", RunRow, StudyRow)
 
 
@@ -388,12 +430,17 @@ def _signature(folder: Path, files: tuple[str, ...]) -> str:
 
 
 def _encode_row(row: RunRow | StudyRow) -> list[Any]:
-    values = [getattr(row, field.name) for field in fields(row)]
-    return [json.dumps(value) if isinstance(value, dict | list) else value for value in values]
+    values = {field.name: getattr(row, field.name) for field in fields(row)}
+    return [
+        msgspec.json.encode(value).decode() if name in _TREES and value is not None else value
+        for name, value in values.items()
+    ]
 
 
 def _decode_value(column: str, value: Any) -> Any:
-    return json.loads(value) if column in _TREES and value is not None else value
+    return (
+        msgspec.json.decode(value, type=_TREES[column]) if column in _TREES and value is not None else value
+    )
 
 
 def _age(row: RunRow) -> tuple[float, str]:

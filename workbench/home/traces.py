@@ -20,7 +20,7 @@ from engine.run.answers import RankReply
 from profilers.analysis.anatomy import clocks_of
 from profilers.records.reader import RunRecords
 from profilers.steps.clock_offset import ClockOffset, Offset
-from profilers.trace.chrome import Event, TraceError, TraceReader, TraceWriter, encode
+from profilers.trace.chrome import TraceError, TraceEvent, TraceReader, TraceWriter, encode
 from profilers.trace.lanes import Span, kernel_events, lane_events, lanes
 from workbench.home import runs
 from workbench.records import archive
@@ -105,13 +105,13 @@ class _RankTrace:
         self._shift_us = (reader.base_ns - base_ns) / 1e3
         self._host: int | None = None
         self._named: set[int] = set()
-        self._aside: list[Event] = []
+        self._aside: list[TraceEvent] = []
         #: Numbers of the host's threads.
         self.threads: set[int] = set()
         #: Whether a GPU's kernels are among them.
         self.kernels = False
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[TraceEvent]:
         """Without the profiler's own marks, which have a word for a process."""
         for event in self._reader.events():
             process = event.get("pid")
@@ -129,7 +129,7 @@ class _RankTrace:
                     yield mapped_event
         yield from backend_lanes(self._aside)
 
-    def _name(self, process: int) -> Iterator[Event]:
+    def _name(self, process: int) -> Iterator[TraceEvent]:
         """Who a process is, before its first event."""
         if process in self._named:
             return
@@ -145,7 +145,7 @@ class _RankTrace:
         rank = self._source.rank
         return rank if process == self._host else (process + 1) * _RANKS + rank
 
-    def _event(self, event: Event, process: int) -> Event:
+    def _event(self, event: TraceEvent, process: int) -> TraceEvent:
         event["pid"] = self._number(process)
         if event["ph"] == "M":
             event.pop("ts", None)
@@ -166,7 +166,7 @@ class _RankTrace:
         )
 
 
-def backend_lanes(calls: list[Event]) -> Iterator[Event]:
+def backend_lanes(calls: list[TraceEvent]) -> Iterator[TraceEvent]:
     """The backend's own ranges on lanes of their own: those of calls that are waited for later overlap others."""
     ends: list[float] = []
     for call in sorted(calls, key=lambda call: (call["pid"], call["ts"])):
@@ -187,7 +187,7 @@ def backend_lanes(calls: list[Event]) -> Iterator[Event]:
         yield call | {"tid": thread}
 
 
-def _about(process: int, kind: str, **args: Any) -> Event:
+def _about(process: int, kind: str, **args: Any) -> TraceEvent:
     return {"ph": "M", "name": kind, "pid": process, "tid": 0, "args": args}
 
 

@@ -6,16 +6,18 @@ import contextlib
 import os
 import secrets
 import signal
+import socket
 import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import psutil
 
 from engine.config.errors import InputError
 from engine.run import child_process, ownership, run_folder
+from engine.run.ownership import Owner
 from workbench.home.settings import HOME_VARIABLE, JOBS
 
 RECORD = "job.json"
@@ -33,12 +35,12 @@ class Job:
     folder: Path
     arguments: tuple[str, ...]
     started_unix: float
-    owner: dict[str, Any]
+    owner: Owner
 
     @property
     def pid(self) -> int:
         """The process, which is also the leader of its session."""
-        return int(self.owner["pid"])
+        return self.owner.pid
 
     @property
     def alive(self) -> bool:
@@ -142,16 +144,19 @@ def last_error(job: Job) -> str:
     return refusal(job) or (lines or ["it ended without any output"])[-1]
 
 
-def _identity(pid: int) -> dict[str, Any]:
+def _identity(pid: int) -> Owner:
     try:
-        return dict(ownership.identity(pid))
+        return ownership.identity(pid)
     except psutil.Error:
-        return {"pid": pid, "start_time": 0.0}
+        return Owner(pid, 0.0, socket.gethostname())  # gone already: nobody is this process
 
 
 def _read(folder: Path) -> Job | None:
     record = run_folder.read_json(folder / RECORD)
     try:
-        return Job(**record | {"folder": folder, "arguments": tuple(record["arguments"])}) if record else None
-    except (KeyError, TypeError):
+        if record is None:
+            return None
+        arguments, owner = tuple(record["arguments"]), msgspec.convert(record["owner"], Owner)
+        return Job(**record | {"folder": folder, "arguments": arguments, "owner": owner})
+    except (KeyError, TypeError, msgspec.ValidationError):
         return None

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 from engine.config.knobs.catalogue import facts_of
-from tuning.spec.objectives import Aim, text
+from tuning.spec.objectives import Aim, MeasuredValue, text
+from tuning.storage.controllers import ControllerRow
 from tuning.storage.controllers import words as controller_words
 from workbench.text import words
 
@@ -85,12 +86,12 @@ def _budget_text(name: str, row: BudgetRow, result: StudyResult) -> str:
     return f"{words_used} ({share} is kept for the confirmation)"
 
 
-def controllers(members: Sequence[Mapping[str, Any]]) -> str:
+def controllers(members: Sequence[ControllerRow]) -> str:
     """Who works on a study, and at which trial."""
-    parts = []
-    for member in members:
-        trial = member.get("trial")
-        parts.append(f"{controller_words(dict(member))}: {'waits' if trial is None else f'trial {trial}'}")
+    parts = [
+        f"{controller_words(member)}: {'waits' if member.trial is None else f'trial {member.trial}'}"
+        for member in members
+    ]
     return f"{len(members)} controllers: " + "; ".join(parts)
 
 
@@ -117,9 +118,9 @@ def front(result: StudyResult) -> dict[str, list[Any]]:
     }
 
 
-def value(row: Mapping[str, Any], aim: Aim) -> str:
+def value(measured: MeasuredValue, aim: Aim) -> str:
     """A measure and its interval; without one it is a single value of the run."""
-    numbers = [aim.to_unit(row.get(end)) for end in ("value", "low", "high")]
+    numbers = [aim.to_unit(end) for end in (measured.value, measured.low, measured.high)]
     interval = words.interval_ends(numbers[1], numbers[2])
     return text(numbers[0]) + (f" ({interval})" if interval else "")
 

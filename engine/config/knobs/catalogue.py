@@ -18,6 +18,7 @@ from engine.config.knobs.pipeline_stages import PIPELINE_STAGES
 from engine.config.knobs.training import LEARNING, MICRO_BATCH, OPTIMIZER, TRAINED_PARTS
 from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
+from engine.config.sections import KnobValues
 
 #: Sections that decide what is learned, but for keys whose entries say otherwise.
 _MODEL, _LEARNING = "model.", ("data.", "train.")
@@ -257,12 +258,12 @@ def default_of(key: str) -> Any:
     return _DEFAULTS.get(key)
 
 
-def baseline_values() -> dict[str, Any]:
+def baseline_values() -> KnobValues:
     """What plain data parallelism means beside dp = ranks, where a run has these keys at other values."""
     return {key: default_of(key) for key, knob in KNOBS.items() if knob.neutral_default}
 
 
-def exact_values() -> dict[str, Any]:
+def exact_values() -> KnobValues:
     """The values that send all there is, at once; anything else changes what is learned. Precision is no part of it: it
     is chosen for a model, not for its network.
     """
@@ -290,7 +291,7 @@ def why_at_start(key: str) -> str:
     return "" if live_part(key) else facts_of(key).why_only_at_start
 
 
-def lossy(values: Mapping[str, Any]) -> dict[str, Any]:
+def lossy(values: Mapping[str, Any]) -> KnobValues:
     """Those of a run's values, under their dotted keys, that lose something; missing ones are exact."""
     return {key: values[key] for key, exact in exact_values().items() if values.get(key, exact) != exact}
 
@@ -349,14 +350,14 @@ def _turned_further(key: str, value: Any, other: Any) -> bool:
     return bool(value < other if way == "lower" else value > other)
 
 
-def exact_changes(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+def exact_changes(values: Mapping[str, Any], usual: Mapping[str, Any]) -> KnobValues:
     """What has to be set in a run's values to make it exact: ``usual`` values, where it has others."""
     lossy_keys = _loss_keys(values)
     keys = [key for key in values if key in lossy_keys and key in usual]
     return {key: usual[key] for key in keys if values[key] != usual[key]}
 
 
-def arithmetic(values: Mapping[str, Any]) -> dict[str, Any]:
+def arithmetic(values: Mapping[str, Any]) -> KnobValues:
     """What two runs share of which one is the exact baseline of the other: all values but those that lose something,
     what is recorded and saved, and how long anybody waits.
     """

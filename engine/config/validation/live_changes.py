@@ -10,6 +10,7 @@ from engine.config.errors import InputError, LayoutError
 from engine.config.knobs.catalogue import facts_of, live_part, live_parts, why_at_start
 from engine.config.knobs.facts import TRAINER
 from engine.config.run_config import RunConfig
+from engine.config.sections import KnobValues
 from engine.config.validation import rules
 from engine.schedules.registry import SCHEDULES
 
@@ -28,7 +29,7 @@ class Change:
     new: Any
 
 
-def change_config(config: RunConfig, values: dict[str, Any]) -> RunConfig:
+def change_config(config: RunConfig, values: KnobValues) -> RunConfig:
     """The configuration with some values changed while its run goes.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 from engine.run import run_folder
 from engine.run.calibration.fingerprint import Fingerprint
 from engine.run.calibration.table import Calibration
-from engine.run.run_folder import RunStatus
+from engine.run.run_folder import CalibrationReference, RunStatus
 from profilers.model.links import Links
 
 FOLDER = "calibrations"
@@ -85,13 +85,13 @@ def _stale(newest: Calibration, now: Fingerprint) -> str:
 
 
 def reference(home: Path, now: Fingerprint) -> dict[str, Any]:
-    """For a run's status: its fingerprint, and the calibration that it refers to or why there is none."""
+    """Fields of ``RunStatus``: its fingerprint, and the calibration that it refers to or why there is none."""
     lookup = find(home, now)
     calibration = lookup.calibration
     return {
         "fingerprint": now.as_dict(),
         "calibration": calibration
-        and {"fingerprint": calibration.fingerprint.id, "measured_unix": calibration.measured_unix},
+        and CalibrationReference(calibration.fingerprint.id, calibration.measured_unix),
         "calibration_reason": lookup.reason,
     }
 
@@ -99,7 +99,7 @@ def reference(home: Path, now: Fingerprint) -> dict[str, Any]:
 def calibration_of_run(home: Path, status: RunStatus) -> CalibrationLookup:
     """The calibration that a run's status names; a run of an older version names none."""
     named = status.calibration
-    calibration = load(path_of(home, str(named.get("fingerprint")))) if named else None
+    calibration = load(path_of(home, named.fingerprint)) if named else None
     if calibration is not None:
         return CalibrationLookup(calibration)
     if named:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, Protocol
+from typing import Protocol
 
 from engine.config.errors import InputError, several
 from engine.config.formulas.network import shape_of
@@ -20,6 +20,7 @@ from engine.run.devices import torch_gpus
 from engine.run.devices.torch_gpus import TorchGpus
 from profilers.gpu import detection
 from profilers.gpu.amd_smi import AmdSmi
+from profilers.gpu.library import GpuIdentity
 
 _PART = "a part of a GPU (MIG)"
 
@@ -38,7 +39,7 @@ class GpuSource(Protocol):
     def name(self, index: int) -> str | None:
         """A GPU's product name."""
 
-    def identity(self, index: int) -> dict[str, Any]:
+    def identity(self, index: int) -> GpuIdentity:
         """With its ``uuid``."""
 
     def is_divided(self, index: int) -> bool:
@@ -132,7 +133,7 @@ def visible(driver: GpuSource) -> list[int | None]:
         parts = list(takewhile(lambda part: part.startswith("MIG-"), setting.split(",")))
         return [] if len(set(parts)) < len(parts) else [None] * len(parts)
     by_name = setting.startswith("GPU-")
-    uuids = [str(driver.identity(gpu)["uuid"]) if by_name else "" for gpu in range(count)]
+    uuids = [str(driver.identity(gpu).uuid) if by_name else "" for gpu in range(count)]
     return _whole(driver, _shown_positions(setting, uuids))
 
 
@@ -159,9 +160,10 @@ def visibility_variables(numbers: Sequence[int]) -> dict[str, str | None]:
     try:
         if not isinstance(driver, AmdSmi):
             return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", _CUDA: ",".join(map(str, numbers))}
-        uuids = [driver.identity(gpu)["uuid"] for gpu in numbers]
+        uuids = [driver.identity(gpu).uuid for gpu in numbers]
         order = _in_order_of_hip(driver)
-        named = uuids if None not in uuids else [str(order.index(gpu)) for gpu in numbers]
+        told = [uuid for uuid in uuids if uuid is not None]
+        named = told if len(told) == len(uuids) else [str(order.index(gpu)) for gpu in numbers]
         return {_ROCR: ",".join(named), _HIP: None, _CUDA: None}
     finally:
         driver.close()
@@ -201,7 +203,7 @@ def _visible_amd(driver: AmdSmi) -> list[int]:
     """The numbers, as AMD SMI lists them, of the GPUs that HIP shows, in its order: ROCr filters and reorders all of
     them, and HIP then numbers what is left, by HIP_VISIBLE_DEVICES or, without it, CUDA_VISIBLE_DEVICES.
     """
-    uuids = [str(driver.identity(gpu)["uuid"]) for gpu in range(driver.device_count)]
+    uuids = [str(driver.identity(gpu).uuid) for gpu in range(driver.device_count)]
     gpus = _in_order_of_hip(driver)
     if (setting := os.environ.get(_ROCR)) is not None:
         gpus = _select_tokens(setting, gpus, uuids)

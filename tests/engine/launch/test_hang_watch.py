@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,6 @@ def test_a_host_with_a_disk_of_its_own_gets_no_status(tmp_path: Path, page: Prog
 def test_a_run_that_died_in_a_hang_ended_by_it(tmp_path: Path, page: Progress) -> None:
     page.enter_state(1, 4, "forward")
     looks(tmp_path, ranks=1).close()
-    gone = ownership.identity(os.getpid()) | {"start_time": 1.0}
+    gone = asdict(ownership.identity(os.getpid())) | {"start_time": 1.0}
     run_folder.update_status(tmp_path, owner=gone)
     assert runs.ending(run_folder.RunStatus.from_folder(tmp_path))[:2] == ("ended", "hang")

@@ -102,7 +102,7 @@ def test_the_second_die_of_a_card_has_no_power_of_its_own() -> None:
     assert [one.energy_joules is None for one in read] == [False, True, False, True]
     assert read[0].energy_joules == about(14_610_425_995_231 / 65_536)
     assert [one.power_limit_watts for one in read] == [about(560.0), None, about(560.0), None]
-    assert [library.identity(gpu).get("energy_of") for gpu in range(4)] == [None, 0, None, 2]
+    assert [library.identity(gpu).as_dict().get("energy_of") for gpu in range(4)] == [None, 0, None, 2]
     assert all(library.tells_energy(gpu) for gpu in range(4))
     assert [line for line in library.missing if "second dies" in line] == [
         "power and energy of second dies: the driver tells those of a card at its first die"
@@ -191,13 +191,13 @@ def test_identity_names_a_gpu_as_hip_does() -> None:
         "uuid": "GPU-a32343daf897162a",
         "pci_bus_id": "00000000:C1:00.0",
     }
-    assert library.identity(0) == told
+    assert library.identity(0).as_dict() == told
     older, module, _ = open_fake_amd({"amdsmi_get_gpu_enumeration_info": AttributeError()})
-    assert older.identity(0) == told, "of the serial number, in upper case"
+    assert older.identity(0).as_dict() == told, "of the serial number, in upper case"
     assert older.hip_numbers() == [0, 1, 2, 3]
     module.change("amdsmi_get_gpu_asic_info", 0, asic_serial="N/A", market_name="N/A")
     module.set("amdsmi_get_gpu_device_bdf", *["N/A"] * 4)
-    assert older.identity(0) == {"gpu": 0, "name": None, "uuid": None, "pci_bus_id": None}
+    assert older.identity(0).as_dict() == {"gpu": 0, "name": None, "uuid": None, "pci_bus_id": None}
 
 
 def test_limits_and_versions() -> None:

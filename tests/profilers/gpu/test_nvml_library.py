@@ -64,7 +64,7 @@ def test_a_sample_through_the_real_package(driver: Scenario) -> None:
         ask("wait(1.0)")
         told = ask("sample(3)")
         assert ask("library.missing") == []
-        assert ask("library.identity(3)") == {
+        assert ask("library.identity(3).as_dict()") == {
             "gpu": 3,
             "name": "NVIDIA H100 80GB HBM3",
             "uuid": driver.uuid(3),

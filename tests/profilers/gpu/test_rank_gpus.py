@@ -16,7 +16,7 @@ from tests.support.profilers.uniform_records import START, STEPS, named, summary
 from tests.support.samples import gpu_sample
 
 #: The two H100 of the recording as the driver tells them.
-FIRST, SECOND = (Nvml(FakeNvml()).identity(gpu) for gpu in (0, 1))
+FIRST, SECOND = (Nvml(FakeNvml()).identity(gpu).as_dict() for gpu in (0, 1))
 
 
 class Uuid:
@@ -59,7 +59,12 @@ def test_cuda_and_the_driver_spell_a_gpu_alike() -> None:
 def test_a_driver_that_does_not_tell_leaves_none() -> None:
     refused = NVMLError("Not Supported", NOT_SUPPORTED)
     library = Nvml(FakeNvml({"nvmlDeviceGetUUID": refused, "nvmlDeviceGetPciInfo": refused}))
-    assert library.identity(1) == {"gpu": 1, "name": FIRST["name"], "uuid": None, "pci_bus_id": None}
+    assert library.identity(1).as_dict() == {
+        "gpu": 1,
+        "name": FIRST["name"],
+        "uuid": None,
+        "pci_bus_id": None,
+    }
 
 
 def test_ranks_are_found_whatever_their_numbers(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,7 @@ class RunFolder:
             "id": self.run.id,
             "state": "running",
             "labels": labels,
-            "owner": ownership.identity(os.getpid()),
+            "owner": asdict(ownership.this_process()),
             "created_unix": self.run.started_unix - 0.4,
             "started_unix": self.run.started_unix,
             "world_size": self.run.world_size,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,7 @@ def _told(trial: tuple[Any, ...], run: Path) -> dict[str, Any]:
 def _status(run: str) -> dict[str, Any]:
     return {
         "state": "running",
-        "owner": ownership.identity(os.getpid()),
+        "owner": asdict(ownership.this_process()),
         "updated_unix": time.time(),
         "current_run": run,
         "trials_done": 7,

@@ -28,6 +28,7 @@ from tuning.report.result import condition_flags, result
 from tuning.report.study_result import Gain, StudyResult
 from tuning.report.summary_line import gain_text
 from tuning.space import labels, rounds
+from tuning.spec.objectives import MeasuredValue
 from tuning.spec.study_file import StudyFile
 from tuning.storage import study_folder
 from tuning.storage.journal import JournalReader
@@ -168,7 +169,7 @@ def test_who_fails_a_window_is_out() -> None:
 def test_windows_measure_as_long_as_they_wait() -> None:
     """A second beside the steps of 0.1 s: 4 of warm-up, 10 lost, 14 measured; never longer than the trial."""
     first = searched(1000.0, 1010.0)
-    known = {"measures": {"step_seconds": {"value": 0.1}}, "steps": 24}
+    known = {"measures": {"step_seconds": MeasuredValue(0.1)}, "steps": 24}
     slow = replace(first, trials=tuple(replace(one, seconds=3.4, **known) for one in first.trials))
     window = confirmation.next_window(slow, FILE)
     assert window is not None
@@ -183,7 +184,7 @@ def test_windows_of_trials_with_a_time_end_after_their_steps() -> None:
     """Of trials of 400 steps, whatever ``train.steps`` says."""
     file = study(base={"batch": {"global_batch": 16, "micro_batch": 2}, "train": {"seconds": 40.0}})
     first = searched(1000.0, 1010.0)
-    known = {"measures": {"step_seconds": {"value": 0.1}}, "steps": 400, "seconds": 45.0}
+    known = {"measures": {"step_seconds": MeasuredValue(0.1)}, "steps": 400, "seconds": 45.0}
     state = replace(first, trials=tuple(replace(one, **known) for one in first.trials))
     window = confirmation.next_window(state, file)
     assert window is not None

@@ -22,6 +22,7 @@ from tuning.analysis import early_stop
 from tuning.analysis.comparison import spread_of, student
 from tuning.analysis.early_stop import Leader, Rules, Steps
 from tuning.spec import study_file
+from tuning.spec.objectives import MeasuredValue
 from tuning.storage import journal, study_folder
 from tuning.storage.state import StudyState, Trial
 
@@ -202,7 +203,7 @@ def test_a_leader_s_rates_are_in_the_unit_of_those_who_race(
 ) -> None:
     """Steps of whole documents have nobody knows how many tokens before they ran: they race in steps a second."""
     file = study(base=LONG | {"data": {"sequence_length": 128} | data})
-    measures = {"tokens_per_second": {"value": 100.0}, "step_seconds": {"value": 0.5}}
+    measures = {"tokens_per_second": MeasuredValue(100.0), "step_seconds": MeasuredValue(0.5)}
     rates = (100.0, 110.0, 90.0)
     ahead = Trial(0, {}, "sampler", value=100.0, samples=rates, outcome="completed", measures=measures)
     leader = early_stop.leader_of(StudyState(trials=(ahead,)), file)

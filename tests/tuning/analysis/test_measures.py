@@ -40,5 +40,5 @@ def test_a_loss_is_that_of_the_time_which_a_run_was_given(
     summary = RunSummary.from_dict(RUN | more)
     assert (measures.measure(summary, aim) is not None) == held
     told = measures.measures(summary, aim, None)["loss_at_seconds"]
-    assert told["value"] == (pytest.approx(2.4) if held else None)
-    assert words in told["reason"]
+    assert told.value == (pytest.approx(2.4) if held else None)
+    assert words in told.reason

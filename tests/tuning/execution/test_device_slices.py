@@ -11,6 +11,7 @@ import pytest
 
 from engine.config.errors import InputError
 from engine.config.run_config import parse
+from engine.run.ownership import Owner
 from tests.support.gpu.torch_gpus import torch_can_use
 from tests.support.studies.fake import study
 from tuning.analysis.conditions import differences
@@ -86,11 +87,11 @@ def test_it_may_change_within_a_study_and_is_no_part_of_its_question() -> None:
 @dataclass
 class Leased:
     number: int
-    lease: dict[str, Any] | None
+    lease: Owner | None
 
 
 def test_a_trial_remembers_how_many_ran_beside_it_on_its_host() -> None:
-    here, there = {"host": socket.gethostname()}, {"host": "there"}
+    here, there = Owner(1, 0.0, socket.gethostname()), Owner(1, 0.0, "there")
     alone, beside = ConcurrentTrials(1), ConcurrentTrials(1)
     for others in ([], [Leased(2, here)], [Leased(2, here), Leased(3, there)]):
         alone.look([Leased(1, None), *(other for other in others if other.lease == there)])

@@ -14,6 +14,7 @@ from tuning.sampling.optuna_study import OptunaStudy
 from tuning.space.encoding import Encoding
 from tuning.space.points import point_key
 from tuning.spec import sampler_choice
+from tuning.spec.objectives import MeasuredValue
 from tuning.storage import effective_config, journal, study_folder
 from tuning.storage.commands import send
 from tuning.storage.state import StudyState, Trial
@@ -120,7 +121,7 @@ def test_a_sampler_draws_what_its_entry_does_not_refuse(name: str, objectives: i
         trial = Trial(number, draw.point, "sampler", draw.params, outcome="oom", constraints={"oom": 1.0})
         if number % 4 != 1:
             kept = {"power": -1.0 if number % 3 else 2.0}
-            measures = {SEVERAL[0]: {"value": speed}, SEVERAL[1]: {"value": 100 * speed + number}}
+            measures = {SEVERAL[0]: MeasuredValue(speed), SEVERAL[1]: MeasuredValue(100 * speed + number)}
             trial = replace(trial, outcome="completed", value=speed, constraints=kept, measures=measures)
         index.tell(trial)
     assert len(visited) == 8

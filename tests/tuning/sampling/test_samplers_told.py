@@ -15,6 +15,7 @@ from tuning.space.encoding import Encoding
 from tuning.space.points import point_key
 from tuning.space.space import Space
 from tuning.spec import sampler_choice
+from tuning.spec.objectives import MeasuredValue
 from tuning.spec.study_file import StudyFile
 from tuning.storage.state import Trial
 
@@ -29,7 +30,7 @@ def file() -> StudyFile:
 def told(space: Space, number: int, point: dict[str, Any], params: dict[str, Any] | None = None) -> Trial:
     """A quick step costs memory: both values follow from one."""
     speed = 1 / seconds(space.config(point))
-    measures = {SEVERAL[0]: {"value": speed}, SEVERAL[1]: {"value": 100 * speed + number % 3}}
+    measures = {SEVERAL[0]: MeasuredValue(speed), SEVERAL[1]: MeasuredValue(100 * speed + number % 3)}
     return Trial(number, point, "sampler", params or {}, outcome="completed", value=speed, measures=measures)
 
 

@@ -16,6 +16,7 @@ from tuning.analysis.comparison import compare, compare_runs, student
 from tuning.search.budgets import budgets, document, exhausted_budget, is_spent
 from tuning.search.policy import next_step
 from tuning.spec import study_file
+from tuning.spec.objectives import MeasuredValue
 from tuning.storage.state import StudyState, Trial
 
 PRICE = {"per_gpu_hour": 2.0, "currency": "EUR"}
@@ -137,7 +138,12 @@ def test_the_confirmation_ends_with_the_budget_of_time() -> None:
 
 def pruned(seconds: float, number: int, value: float = 1000.0) -> Trial:
     """After 6 of 24 steps of half a second."""
-    told = {"outcome": "pruned", "seconds": seconds, "steps": 6, "measures": {"step_seconds": {"value": 0.5}}}
+    told = {
+        "outcome": "pruned",
+        "seconds": seconds,
+        "steps": 6,
+        "measures": {"step_seconds": MeasuredValue(0.5)},
+    }
     points = [{"parallel.tp": tp, "batch.micro_batch": size} for tp in (1, 2, 4) for size in (1, 2, 4)]
     point = confirmed_study().search_space.complete(points[number])
     return trial(number, point, value, **told)
@@ -160,7 +166,7 @@ def test_the_time_that_is_kept_is_that_of_whole_trials(others: int) -> None:
 def test_a_round_of_windows_begins_only_if_it_fits_in_at_its_own_length() -> None:
     """Trials that were pruned say nothing of windows, which start anew, warm up and measure."""
     first = replace(searched(1000.0, seconds=12.0).trials[0], steps=24,
-                    measures={"step_seconds": {"value": 0.5}})  # fmt: skip
+                    measures={"step_seconds": MeasuredValue(0.5)})  # fmt: skip
     state = StudyState(trials=(first, *(pruned(3.0, number, 1990.0 + number) for number in (1, 2, 3, 4))))
     taken = sum(one.seconds for one in state.trials)
     file = confirmed_study(trials=5, budget_seconds=10_000.0)

@@ -19,7 +19,7 @@ from tuning.analysis.constraints import constraint_checks
 from tuning.analysis.measures import headroom, measure, measures
 from tuning.execution import preflight
 from tuning.report.study_result import StudyResult
-from tuning.spec.objectives import KNOWN, Aim, likelihood, text
+from tuning.spec.objectives import KNOWN, Aim, MeasuredValue, likelihood, text
 from tuning.spec.terms import Constraints
 from tuning.storage.state import Trial
 
@@ -59,7 +59,7 @@ def test_every_objective_comes_from_a_summary(aim: Aim, natural: Any, shown: flo
     assert found is not None
     assert aim.unit == unit
     told = measures(SUMMARY, aim, None)[aim.name]
-    assert [told["value"], told["low"], told["high"]] == pytest.approx(list(natural))
+    assert [told.value, told.low, told.high] == pytest.approx(list(natural))
     assert aim.to_display(found.value) == pytest.approx(shown)
     assert aim.to_stored(natural[0]) == pytest.approx(found.value)
     if aim.objective.single:
@@ -79,12 +79,10 @@ def _sign(aim: Aim) -> int:
 def test_what_was_not_measured_has_a_reason() -> None:
     bare = replace(SUMMARY, mfu=None, mfu_reason="a CPU has no published peak", joules_per_step=None)
     found = measures(replace(bare, joules_reason="no rank computes on a GPU"), Aim(), None)
-    assert found["joules_per_token"] == {
-        "value": None, "low": None, "high": None, "reason": "no rank computes on a GPU"
-    }  # fmt: skip
-    assert found["mfu"]["reason"] == "a CPU has no published peak"
-    assert found["money_per_billion_tokens"]["reason"] == "the study has no price"
-    assert found["memory_headroom"]["value"] is None
+    assert found["joules_per_token"] == MeasuredValue(reason="no rank computes on a GPU")
+    assert found["mfu"].reason == "a CPU has no published peak"
+    assert found["money_per_billion_tokens"].reason == "the study has no price"
+    assert found["memory_headroom"].value is None
     assert set(found) == {*KNOWN, "memory_headroom"}
 
 
@@ -124,7 +122,7 @@ def test_constraints_are_kept_broken_or_undecided() -> None:
 
 def test_of_several_runs_memory_holds_each_time_and_what_noise_moves_in_the_mean() -> None:
     def over(name: str, measure: str, bound: float, *values: float | None) -> constraints.ConstraintCheck:
-        runs = [{measure: {"value": value}} if value is not None else {} for value in values]
+        runs = [{measure: MeasuredValue(value)} if value is not None else {} for value in values]
         (found,) = constraints.check_runs(Constraints(**{name: bound}), runs)
         return found
 
@@ -138,7 +136,7 @@ def test_of_several_runs_memory_holds_each_time_and_what_noise_moves_in_the_mean
 
 
 def trial(number: int, **values: float | None) -> Trial:
-    told = {name: {"value": value} for name, value in values.items()}
+    told = {name: MeasuredValue(value) for name, value in values.items()}
     return Trial(number, {}, "sampler", outcome="completed", value=1.0, measures=told)
 
 

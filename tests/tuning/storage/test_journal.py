@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from engine.config.errors import InputError
+from engine.run.ownership import Owner
 from tuning.storage import journal
 from tuning.storage.journal import Journal
 from tuning.storage.state import fold
@@ -25,7 +26,7 @@ def test_lines_fold_into_trials() -> None:
     state = fold(LINES)
     trial = state.trials[0]
     assert (trial.outcome, trial.value, trial.samples, trial.run) == ("completed", 10.0, (9.0, 11.0), "r-0")
-    assert (trial.proposed_unix, trial.ended_unix, trial.lease) == (2.0, 5.0, {"pid": 7, "start_time": 1.5})
+    assert (trial.proposed_unix, trial.ended_unix, trial.lease) == (2.0, 5.0, Owner(7, 1.5))
     assert state.running is None
     assert state.next_number == 1
 

@@ -16,7 +16,7 @@ from tuning.report.result import result
 from tuning.storage import journal, study_folder
 from tuning.storage.journal import Journal, JournalReader
 from tuning.storage.state import StudyState
-from tuning.storage.study_folder import StudyReader, parts
+from tuning.storage.study_folder import BesideJournal, StudyReader, read_part
 
 
 def lines(first: int = 0, count: int = 5, value: float = 10.0) -> list[dict[str, Any]]:
@@ -186,12 +186,11 @@ def test_a_study_that_is_followed_has_the_document_of_one_that_is_read(tmp_path:
 
 def test_parts_of_a_document_are_as_in_all_of_it(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    assert parts(path, ("best",)) == {}
-    run_folder.write_json(
-        path, {"best": {"trial": 3}, "gain": None, "trials": [1.5] * 9, "odd": float("nan")}
-    )
-    assert parts(path, ("best", "gain", "importance")) == {"best": {"trial": 3}, "gain": None}
-    path.write_text("[1, 2]")
-    assert parts(path, ("best",)) == {}
-    path.write_text('{"best": 1')
-    assert parts(path, ("best",)) == {}
+    assert read_part(path, BesideJournal) == BesideJournal()
+    document = {"importance": {"method": "none"}, "prior": None, "trials": [1.5] * 9}
+    for odd in (1.5, float("nan")):
+        run_folder.write_json(path, document | {"odd": odd})
+        assert read_part(path, BesideJournal) == BesideJournal({"method": "none"}, None)
+    for text in ("[1, 2]", '{"importance": 1', "null"):
+        path.write_text(text)
+        assert read_part(path, BesideJournal) == BesideJournal()

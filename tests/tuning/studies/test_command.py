@@ -112,8 +112,8 @@ def test_without_tokens_it_aims_at_the_time_of_a_step_and_races_in_steps(tmp_pat
     result = tune(home, study(tmp_path, **changes))
     assert result.objective == "step_seconds" and result.best is not None and result.baseline is not None
     assert result.best.config["trainer.size"] == 4
-    assert result.baseline.measures["step_seconds"]["value"] == pytest.approx(printing.SECONDS[4], rel=1e-6)
-    assert result.baseline.measures["tokens_per_second"]["value"] is None
+    assert result.baseline.measures["step_seconds"].value == pytest.approx(printing.SECONDS[4], rel=1e-6)
+    assert result.baseline.measures["tokens_per_second"].value is None
     pruned = [trial for trial in result.trials if trial.outcome == "pruned"]
     assert pruned and all("steps/s against at least" in str(trial.reason) for trial in pruned)
     assert not any("tokens" in str(trial.reason) for trial in pruned)

@@ -2,13 +2,14 @@
 
 import json
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from engine.config.errors import InputError
 from engine.run import ownership, run_folder
+from engine.run.ownership import Owner
 from tests.support.studies.controllers import Controller, check, no_controller_stays
 from tests.support.studies.fake import Machine, run_study, study
 from tuning.analysis import confirmation
@@ -41,7 +42,7 @@ def test_two_controllers_share_the_trials_and_one_confirms(folder: Path) -> None
     state = check(folder, TRIALS)
     again = [trial for trial in state.trials if trial.confirms is not None]
     assert len(again) >= 2
-    assert len({trial.lease["pid"] for trial in again if trial.lease}) == 1
+    assert len({trial.lease.pid for trial in again if trial.lease}) == 1
     assert sum(end[2] for end in ends) == len(state.trials)
     assert min(end[2] for end in ends) > 0
     last = max(trial.ended_unix or 0.0 for trial in state.trials if trial.confirms is None)
@@ -59,7 +60,7 @@ def test_a_killed_controller_leaves_one_lost_trial_that_the_other_settles(folder
     second = Controller(folder, MANY, run_seconds=60.0)
     second.begun()
     seen = study_folder.load_study(folder).status
-    assert {member["pid"] for member in seen.controllers} == {first.process.pid, second.process.pid}
+    assert {member.pid for member in seen.controllers} == {first.process.pid, second.process.pid}
     assert len(seen.running) >= 1
     second.kill()
     assert first.end()[:2] == ("ended", TRIALS)
@@ -150,8 +151,8 @@ def test_a_line_that_another_is_writing_is_left_for_later(tmp_path: Path) -> Non
     assert reader.state.damage == ()
 
 
-def lease(pid: int) -> dict[str, object]:
-    return {"pid": pid, "start_time": 1.0, "host": "a"}
+def lease(pid: int, host: str = "a") -> Owner:
+    return Owner(pid, 1.0, host)
 
 
 def trial(number: int, source: str = "sampler", **more: object) -> Trial:
@@ -186,21 +187,23 @@ def test_the_crew_knows_who_lives(tmp_path: Path) -> None:
     me = ownership.this_process()
     alone = StudyControllers(tmp_path, me)
     assert alone.join(3) == 3
-    assert [member["pid"] for member in present_controllers(tmp_path)] == [me["pid"]]
-    gone, far = me | {"start_time": 1.0}, {"host": "far", "pid": 7, "start_time": 5.0}
+    assert [member.pid for member in present_controllers(tmp_path)] == [me.pid]
+    gone, far = replace(me, start_time=1.0), Owner(7, 5.0, "far")
     controllers = tmp_path / "controllers"
-    run_folder.write_json(controllers / "gone.json", gone | {"answered_before": 0})
-    run_folder.write_json(controllers / "far.json", far | {"answered_before": 2, "seen_unix": time.time()})
-    late = StudyControllers(tmp_path, me | {"host": "late"})
+    run_folder.write_json(controllers / "gone.json", asdict(gone) | {"answered_before": 0})
+    run_folder.write_json(
+        controllers / "far.json", asdict(far) | {"answered_before": 2, "seen_unix": time.time()}
+    )
+    late = StudyControllers(tmp_path, replace(me, host="late"))
     assert late.join(9) == 2
     assert (late.has(far), late.has(me), late.has(gone), late.has(None)) == (True, True, False, False)
     assert late.may_be_gone(gone)
     late.leave()
-    assert {member["host"] for member in present_controllers(tmp_path)} == {me["host"], "far"}
+    assert {member.host for member in present_controllers(tmp_path)} == {me.host, "far"}
     run_folder.write_json(
-        controllers / "far.json", far | {"answered_before": 2, "seen_unix": time.time() - 61}
+        controllers / "far.json", asdict(far) | {"answered_before": 2, "seen_unix": time.time() - 61}
     )
-    assert {member["host"] for member in present_controllers(tmp_path)} == {me["host"]}
+    assert {member.host for member in present_controllers(tmp_path)} == {me.host}
 
 
 def test_only_runs_on_one_host_are_compared_with_each_other() -> None:
@@ -213,9 +216,7 @@ def test_only_runs_on_one_host_are_compared_with_each_other() -> None:
 
     def after(*hosts: str) -> int | None:
         again = [
-            replace(
-                trials[arm], number=2 + arm, source="confirm", confirms=arm, lease=lease(1) | {"host": host}
-            )
+            replace(trials[arm], number=2 + arm, source="confirm", confirms=arm, lease=lease(1, host))
             for arm, host in enumerate(hosts)
         ]
         found = confirmation.next_window(StudyState(trials=(*trials, *again)), file)
@@ -246,10 +247,10 @@ def test_who_joins_clears_away_the_files_of_the_dead(tmp_path: Path) -> None:
     me = ownership.this_process()
     controllers = tmp_path / "controllers"
     controllers.mkdir()
-    run_folder.write_json(controllers / "gone.json", me | {"start_time": 1.0, "answered_before": 0})
+    run_folder.write_json(controllers / "gone.json", asdict(me) | {"start_time": 1.0, "answered_before": 0})
     run_folder.write_json(controllers / "far.json", {"host": "far", "pid": 7, "start_time": 5.0})
     StudyControllers(tmp_path, me).join(3)
     assert sorted(path.name for path in controllers.glob("*.json")) == [
         "far.json",
-        f"{me['host']}-{me['pid']}.json",
+        f"{me.host}-{me.pid}.json",
     ]

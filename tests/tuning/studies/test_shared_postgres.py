@@ -82,7 +82,7 @@ def test_three_homes_share_a_study_and_one_is_killed(tmp_path: Path, storage: st
     assert journal.load(folders[1] / "journal.jsonl") == state
     assert sum(end[2] for end in ends) == len(state.trials) - 1
     again = [trial for trial in state.trials if trial.confirms is not None]
-    assert len({trial.lease["pid"] for trial in again if trial.lease}) == 1
+    assert len({trial.lease.pid for trial in again if trial.lease}) == 1
     assert sorted(mirrored(storage)) == [trial.number for trial in state.trials if trial.confirms is None]
     view = study_folder.load_study(folders[1])
     assert (view.state, view.result and view.result["trials_done"]) == ("ended", TRIALS)

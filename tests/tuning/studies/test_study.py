@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -162,7 +163,7 @@ def test_a_study_has_one_owner(folder: Path) -> None:
 @pytest.mark.drawn(3, of="studies that are steered")
 def test_a_dead_owner_is_replaced(folder: Path) -> None:
     folder.mkdir(parents=True)
-    dead = ownership.this_process() | {"start_time": 1.0}
+    dead = asdict(replace(ownership.this_process(), start_time=1.0))
     run_folder.write_json(folder / "status.json", {"state": "running", "owner": dead})
     assert study_folder.load_study(folder).state == "interrupted"
     assert run_study(study(trials=2), folder, Machine())["state"] == "ended"

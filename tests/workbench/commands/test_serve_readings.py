@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,7 @@ def records(home: Path) -> Path:
     folder = home / "20260101-000000-bbbb" / run_folder.RECORDS
     folder.mkdir(parents=True)
     run_folder.write_json(
-        folder.parent / run_folder.STATUS, {"state": "running", "owner": ownership.this_process()}
+        folder.parent / run_folder.STATUS, {"state": "running", "owner": asdict(ownership.this_process())}
     )
     return folder
 

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -111,7 +112,7 @@ def test_a_live_study_answers_while_its_run_trains_on(
 ) -> None:
     """Its search is over; the process that runs it watches over the run. Once that is gone nobody answers."""
     path = study(own_home) / "status.json"
-    status = (run_folder.read_json(path) or {}) | {"state": "ended", "owner": this_process()}
+    status = (run_folder.read_json(path) or {}) | {"state": "ended", "owner": asdict(this_process())}
     run_folder.write_json(path, status)
     run_folder.write_json(study(own_home) / RUNS, {"runs": [own_home.live]})
     owner = answering(True, "checks trial 3")
@@ -119,7 +120,7 @@ def test_a_live_study_answers_while_its_run_trains_on(
     owner.join()
     stopped = command("stop", "quickstart")
     assert (stopped.code, own_home.live in stopped.out) == (0, True)
-    run_folder.write_json(path, status | {"owner": this_process() | {"start_time": 0.0}})
+    run_folder.write_json(path, status | {"owner": asdict(this_process()) | {"start_time": 0.0}})
     assert "no process runs quickstart now" in command("control", "quickstart", "check").out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -311,8 +312,8 @@ def test_a_point_that_cannot_run_is_refused_at_once(home: Path) -> None:
 def test_an_interrupted_study_can_be_continued(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full_home(home)
     status = run_folder.read_json(home / STUDY / "status.json") or {}
-    dead = status["owner"] | {"start_time": 1.0}
-    run_folder.write_json(home / STUDY / "status.json", status | {"owner": dead})
+    dead = replace(ownership.this_process(), start_time=1.0)
+    run_folder.write_json(home / STUDY / "status.json", status | {"owner": asdict(dead)})
     started: list[list[str]] = []
 
     def start(home: Path, arguments: list[str]) -> jobs.Job:
@@ -372,7 +373,7 @@ def test_the_leader_s_loss_is_taken_again_where_a_run_is_tuned_as_it_goes(home: 
     full_home(home)
     folder = home / "studies" / write_live(home)
     status = run_folder.read_json(folder / run_folder.STATUS) or {}
-    going = {"state": "running", "owner": ownership.this_process(), "updated_unix": time.time()}
+    going = {"state": "running", "owner": asdict(ownership.this_process()), "updated_unix": time.time()}
     run_folder.write_json(folder / run_folder.STATUS, status | going)
     app = visit("tune", view="watch", study=folder.name)
     app.button(key="steer-check").click().run()

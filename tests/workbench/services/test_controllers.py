@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +73,9 @@ def test_who_joins_has_parts_of_a_host_that_nobody_else_uses(
     """Another controller here may have all devices; one on another host has none of ours."""
     path, place = study_file(tmp_path, side_by_side=2), home / "studies" / "beside" / "controllers"
     place.mkdir(parents=True)
-    run_folder.write_json(place / "here.json", ownership.this_process())
+    run_folder.write_json(place / "here.json", asdict(ownership.this_process()))
     command("tune", path, "--join").refused("side_by_side", f"process {os.getpid()} on", "join it with 1")
-    elsewhere = ownership.this_process() | {"host": "elsewhere", "seen_unix": time.time()}
+    elsewhere = asdict(ownership.this_process()) | {"host": "elsewhere", "seen_unix": time.time()}
     run_folder.write_json(place / "here.json", elsewhere)
     device_slices.check_alone(place.parent, 2)
 

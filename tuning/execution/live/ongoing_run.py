@@ -107,7 +107,7 @@ class OngoingRun:
         save meanwhile would count. Not for long: a number may be another process by now.
         """
         status = self.status
-        if status.owner and status.owner.get("host") == socket.gethostname():
+        if status.owner and status.owner.host == socket.gethostname():
             deadline = time.monotonic() + PATIENCE_SECONDS
             while time.monotonic() < deadline and any(map(is_running, status.rank_pids)):
                 time.sleep(_POLL_SECONDS)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from engine.config.run_config import RunConfig
+from engine.config.sections import KnobValues
 from tuning.execution.executor import EndOfTrialsError
 from tuning.storage import commands
 from tuning.storage.journal import JournalReader
@@ -21,11 +21,11 @@ class PinnedValues:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._journal = folder, JournalReader(folder / JOURNAL)
-        self._asked: dict[str, dict[str, Any]] = {}
+        self._asked: dict[str, KnobValues] = {}
         self._released = False
 
     @property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> KnobValues:
         """By key, what holds now."""
         if self._released:
             return {}
@@ -34,15 +34,15 @@ class PinnedValues:
         return {key: value for values in (pins(state), *requested) for key, value in values.items()}
 
     @property
-    def values_not_searched(self) -> dict[str, Any]:
+    def values_not_searched(self) -> KnobValues:
         """What holds of keys that the study does not search: its trials run with them."""
         searched = self._searched_keys()
         return {key: value for key, value in self.values.items() if key not in searched}
 
     @property
-    def undeclared_values(self) -> dict[str, Any]:
+    def undeclared_values(self) -> KnobValues:
         """What holds of keys that the study searches, but not this value: it could not pin them."""
-        refused_values, searched = dict[str, Any](), self._searched_keys()
+        refused_values, searched = KnobValues(), self._searched_keys()
         for answer in self._journal.look().answers.values():
             if answer.command == "pin" and answer.by == BY:
                 refused_values |= {} if answer.accepted else answer.arguments
@@ -79,7 +79,7 @@ class PinnedValues:
         state = self._journal.look()
         return state.successor is None and bool(commands.pending_commands(self._folder, state.answers))
 
-    def hold(self, values: dict[str, Any]) -> None:
+    def hold(self, values: KnobValues) -> None:
         """Ask the study to pin these, each by itself: one that it does not search is no reason to refuse the rest."""
         self._released = False
         for key, value in values.items():
@@ -90,9 +90,9 @@ class PinnedValues:
         self._released = True
 
 
-def pins(state: StudyState) -> dict[str, Any]:
+def pins(state: StudyState) -> KnobValues:
     """What a journal says of it. A value that the study could not pin, as it does not search it, stays, too."""
-    values: dict[str, Any] = {}
+    values: KnobValues = {}
     for answer in state.answers.values():
         if answer.command == "pin" and answer.by == BY:
             values |= answer.arguments

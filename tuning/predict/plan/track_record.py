@@ -10,6 +10,7 @@ import msgspec
 
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
+from engine.config.sections import KnobValues
 from engine.run.calibration.fingerprint import Fingerprint
 from tuning.predict import correction
 from tuning.predict.fit.finished_runs import FinishedRun
@@ -27,7 +28,7 @@ class PredictionCheck:
 
     runs: list[str]
     layout: dict[str, int]
-    values: dict[str, Any]
+    values: KnobValues
     measured_seconds: float
     predicted_seconds: float
     low_seconds: float
@@ -89,7 +90,7 @@ def _compare_runs(runs: list[str], seconds: list[float], forecast: Forecast) -> 
     )
 
 
-def plan_values(config: RunConfig) -> dict[str, Any]:
+def plan_values(config: RunConfig) -> KnobValues:
     """What a plan turns beside the degrees, and what it is asked for: a layout that ran is found again by these."""
     return {
         "model.preset": config.model.preset,

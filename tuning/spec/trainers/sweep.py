@@ -13,6 +13,7 @@ from math import isfinite, prod
 from typing import Any
 
 from engine.config.errors import InputError
+from engine.run.run_folder import JsonDocument
 from tuning.spec.trainers.invocation import MACROS
 
 #: What a sweep has; a study file has none of them.
@@ -48,7 +49,7 @@ def is_sweep(tree: Mapping[str, Any]) -> bool:
     return _MARK in tree and not {"base", "space", "trainer"} & set(tree)
 
 
-def study_of_sweep(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
+def study_of_sweep(tree: Mapping[str, Any], name: str) -> JsonDocument:
     """The study that a sweep asks for; ``name`` is what it is called if the file does not say.
 
     Raises:

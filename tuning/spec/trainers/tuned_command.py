@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.errors import InputError
+from engine.run.run_folder import JsonDocument
 from tuning.spec.trainers import command_line, invocation
 from tuning.spec.trainers.command_input import PREFIX, is_shaped, name_values
 from tuning.spec.trainers.facts import Argument, StepLine, Value
@@ -45,7 +46,7 @@ class TunedCommand:
         return str(self._directory)
 
     @property
-    def documents(self) -> dict[str, Any]:
+    def documents(self) -> dict[str, JsonDocument]:
         """The JSON files of settings that it names: a study keeps them, whatever becomes of the files."""
         words = [word for word in self.kind.settings(self.today) if word is not None]
         return {word: dict(self.today.document(word) or {}) for word in words}

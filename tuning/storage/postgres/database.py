@@ -7,23 +7,29 @@ each was silent.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from engine.config.errors import InputError
+from engine.run import ownership
+from engine.run.ownership import Owner
+from tuning.storage.controllers import (
+    BEAT_SECONDS,
+    FRESH_SECONDS,
+    Controller,
+    StudyControllers,
+    is_same_member,
+)
 from tuning.storage.journal import UnreachableError
 
 if TYPE_CHECKING:
     import psycopg
-import socket
-from contextlib import suppress
-from pathlib import Path
-
-from engine.run import ownership
-from tuning.storage.controllers import BEAT_SECONDS, FRESH_SECONDS, Member, StudyControllers, is_same_member
 
 SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
 _EXAMPLE = "postgresql://USER@HOST/DATABASE"
@@ -223,10 +229,10 @@ _LEAVE = "delete from workbench_controllers where study = %s and host = %s and p
 class DatabaseControllers(StudyControllers):
     """Rows of a table, each touched now and then by its controller."""
 
-    def __init__(self, folder: Path, me: Member, database: Database, study: str) -> None:
+    def __init__(self, folder: Path, me: Owner, database: Database, study: str) -> None:
         super().__init__(folder, me)
         self._database, self._study = database, study
-        self._silent: list[Member] = []
+        self._silent: list[Controller] = []
 
     def heartbeat(self) -> None:
         """Show now and then that this one lives, if the database answers."""
@@ -239,9 +245,9 @@ class DatabaseControllers(StudyControllers):
         """Be gone; if the database does not answer, it is noticed later."""
         self._looked = float("-inf")
         with suppress(UnreachableError):
-            self._database.ask(_LEAVE, self._study, self.me["host"], self.me["pid"])
+            self._database.ask(_LEAVE, self._study, self.me.host, self.me.pid)
 
-    def may_be_gone(self, lease: Member | None) -> bool:
+    def may_be_gone(self, lease: Owner | None) -> bool:
         """Whether a trial may be settled. After an outage everybody was silent: whoever is back first waits for the
         others before it takes them for dead.
         """
@@ -252,21 +258,21 @@ class DatabaseControllers(StudyControllers):
 
     def _enter(self) -> None:
         me = self.me
-        values = (me["host"], me["pid"], me["start_time"], me["answered_before"])
+        values = (me.host, me.pid, me.start_time, me.answered_before)
         self._database.ask(_ENTER, self._study, *values)
 
-    def _look(self) -> list[Member]:
+    def _look(self) -> list[Controller]:
         rows = self._database.ask(_LOOK, self._study)
-        names = ("host", "pid", "start_time", "answered_before", "since_unix")
-        this_host, members = socket.gethostname(), list[Member]()
+        this_host, members = socket.gethostname(), list[Controller]()
         self._silent = []
-        for *values, silent_seconds in rows:
-            member = dict(zip(names, values, strict=True))
-            if member["host"] == this_host:
+        for host, pid, start_time, answered_before, since_unix, silent_seconds in rows:
+            member = Controller(pid, start_time, host, answered_before, since_unix)
+            if host == this_host:
                 members += [member] if ownership.is_alive(member) else []
             else:
                 (members if silent_seconds < FRESH_SECONDS else self._silent).append(member)
         return members
 
-    def _is_here(self, member: Member) -> bool:
+    def is_in_folder(self, member: Controller) -> bool:
+        """Whether one of them works in this very folder: each home has a folder of its own."""
         return is_same_member(member, self.me)

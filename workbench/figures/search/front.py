@@ -5,13 +5,13 @@ The numbers behind the figure of a pareto front, made from a study's document by
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import plotly.graph_objects as go
 
 from tuning.report.study_result import StudyResult, TrialRow
-from tuning.spec.objectives import Aim
+from tuning.spec.objectives import Aim, MeasuredValue
 from workbench.figures.base import empty, figure, in_template
 from workbench.figures.palette import BEST, FRONT, NEUTRAL, RULED_OUT
 
@@ -70,14 +70,14 @@ def _may_win(row: TrialRow) -> bool:
 
 
 def _place(row: TrialRow, x_aim: Aim, y_aim: Aim) -> FrontPoint | None:
-    x, y = (_value_with_error(row.measures.get(aim.name) or {}, aim) for aim in (x_aim, y_aim))
+    x, y = (_value_with_error(row.measures.get(aim.name, MeasuredValue()), aim) for aim in (x_aim, y_aim))
     if row.value is None or x is None or y is None:
         return None
     return FrontPoint(row.number, x[0], y[0], x[1], y[1], row.label)
 
 
-def _value_with_error(measure: Mapping[str, Any], aim: Aim) -> tuple[float, tuple[float, float]] | None:
-    value, low, high = (aim.to_unit(measure.get(name)) for name in ("value", "low", "high"))
+def _value_with_error(measure: MeasuredValue, aim: Aim) -> tuple[float, tuple[float, float]] | None:
+    value, low, high = map(aim.to_unit, (measure.value, measure.low, measure.high))
     if value is None:
         return None
     return value, (value - low if low is not None else 0.0, high - value if high is not None else 0.0)

@@ -173,7 +173,7 @@ def follow_start() -> None:
     job = jobs.find(home(), start[0])
     if job is None:
         return
-    run_id = next((row.id for row in run_rows() if row.owner and row.owner.get("pid") == job.pid), None)
+    run_id = next((row.id for row in run_rows() if row.owner and row.owner.pid == job.pid), None)
     if run_id is not None:
         st.session_state.pop(STARTED)
         remember("run-new", f"{run_id} is running.", is_refused=False)
@@ -209,7 +209,7 @@ def _wait() -> None:
 def _has_begun() -> bool:
     start = st.session_state.get(STARTED)
     job = jobs.find(home(), start[0]) if start else None
-    pids = [row.owner.get("pid") for row in run_rows() if row.owner]
+    pids = [row.owner.pid for row in run_rows() if row.owner]
     return job is None or not job.alive or job.pid in pids
 
 

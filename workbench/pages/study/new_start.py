@@ -176,6 +176,7 @@ def _first_sign(job: jobs.Job, folder: Path) -> str | None:
 
 def _runs(job: jobs.Job, folder: Path) -> bool:
     try:
-        return bool((study_folder.load_study(folder).status.owner or {}).get("pid") == job.pid)
+        owner = study_folder.load_study(folder).status.owner
+        return owner is not None and owner.pid == job.pid
     except InputError:
         return False

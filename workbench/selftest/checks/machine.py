@@ -75,7 +75,7 @@ def nvml(bench: CheckContext) -> Verdict:
     library.close()
     bench.keep(
         RECORDING,
-        recorder.recording(f"{several(len(gpus), 'GPUs')}, driver {driver}. Written by workbench selftest."),
+        recorder.as_dict(f"{several(len(gpus), 'GPUs')}, driver {driver}. Written by workbench selftest."),
     )
     bench.keep("missing.txt", "".join(f"{line}\n" for line in missing))
     problems = [

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -199,7 +200,7 @@ def test_a_status_refers_to_what_held_then(tmp_path: Path) -> None:
     assert before["fingerprint"]["id"] == here.id
     assert (before["calibration"], before["calibration_reason"]) == (None, store.NOT_CALIBRATED)
     store.save(tmp_path, calibration())
-    status = RunStatus.from_dict(json.loads(json.dumps(store.reference(tmp_path, here))))
+    status = RunStatus.from_dict(json.loads(msgspec.json.encode(store.reference(tmp_path, here))))
     assert store.calibration_of_run(tmp_path, status).calibration == calibration()
     assert store.calibration_of_run(tmp_path, RunStatus.from_dict(before)).reason == store.NOT_CALIBRATED
     assert store.calibration_of_run(tmp_path, RunStatus()) == store.UNKNOWN

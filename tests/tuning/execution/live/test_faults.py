@@ -60,7 +60,8 @@ def usual(file: StudyFile, **values: Any) -> Any:
 
 
 def launcher(run: OngoingRun) -> int:
-    return int((run.status.owner or {})["pid"])
+    assert run.status.owner is not None
+    return run.status.owner.pid
 
 
 def test_a_turn_that_no_rank_answers_ends_as_its_run_does(

@@ -151,7 +151,8 @@ def test_a_run_that_dies_goes_on_from_its_last_checkpoint(
             run = live.starter.current
             assert run is not None
             assert wait_until(lambda: run.step > 40, PATIENCE_SECONDS)
-            killed.append(int((run.status.owner or {})["pid"]))
+            assert run.status.owner is not None
+            killed.append(run.status.owner.pid)
             os.kill(killed[0], signal.SIGKILL)
         return execute(config, labels, *more)
 

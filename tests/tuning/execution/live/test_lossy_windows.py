@@ -151,7 +151,8 @@ def test_a_run_that_dies_in_a_lossy_window_goes_on_from_before_it(tmp_path: Path
         run = tuned.starter.current
         assert run is not None
         if 20 <= run.step < 190 and complete(run.folder)[-1].name > name_of(12):
-            os.kill(int((run.status.owner or {})["pid"]), signal.SIGKILL)
+            assert run.status.owner is not None
+            os.kill(run.status.owner.pid, signal.SIGKILL)
         return False
 
     tuned.windows(usual, labels, lambda: False)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,9 @@ def started(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def job(home: Path, arguments: list[str], text: str = "", goes_on: bool = False) -> Job:
     """A job that has ended, or is this process."""
     folder = jobs.new_folder(home)
-    owner = dict(ownership.identity(os.getpid())) | ({} if goes_on else {"start_time": 0.0})
+    owner = ownership.this_process() if goes_on else replace(ownership.this_process(), start_time=0.0)
     (folder / jobs.LOG).write_text(text, "utf-8")
-    told = {"id": folder.name, "arguments": arguments, "started_unix": time.time(), "owner": owner}
+    told = {"id": folder.name, "arguments": arguments, "started_unix": time.time(), "owner": asdict(owner)}
     run_folder.write_json(folder / jobs.RECORD, told)
     return Job(folder.name, folder, tuple(arguments), time.time(), owner)
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,9 +27,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
 
     def start(home: Path, arguments: list[str], environment: object = None) -> Any:
         found.append(arguments)
-        return jobs.Job(
-            "a-job", tmp_path, tuple(arguments), time.time(), {"pid": os.getpid(), "start_time": 0.0}
-        )
+        return jobs.Job("a-job", tmp_path, tuple(arguments), time.time(), ownership.Owner(os.getpid(), 0.0))
 
     monkeypatch.setattr(jobs, "start", start)
     return found
@@ -170,7 +169,7 @@ def test_a_snapshot_is_asked_for(home: Path) -> None:
 
 def test_a_refusal_stays_until_it_was_read(home: Path) -> None:
     run = home / full_home(home)
-    run_folder.update_status(run, takes_orders=ownership.identity(os.getpid()) | {"start_time": 0.0})
+    run_folder.update_status(run, takes_orders=replace(ownership.this_process(), start_time=0.0))
     app = visit("runs", id=run.name)
     app.button(key="run-stop").click().run()
     assert commands_of(run) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def test_the_way_back_to_the_start_shows_its_answer(played: Path, home: Path) ->
     shutil.copytree(played, home, dirs_exist_ok=True)
     study, me = home / STUDIES / "live", ownership.identity(os.getpid())
     told = run_folder.read_json(study / run_folder.STATUS) or {}
-    run_folder.write_json(study / run_folder.STATUS, told | {"state": "running", "owner": me})
+    run_folder.write_json(study / run_folder.STATUS, told | {"state": "running", "owner": asdict(me)})
     run_folder.update_status(home / RUN, state="running", owner=me)
     app = visit("tune", study="live")
     app.button(key="tune-live-revert").click().run()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ def test_what_went_wrong_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) ->
     known.write(home, 12)
     folder = jobs.new_folder(home)
     (folder / jobs.LOG).write_text("error: SHAP was killed by signal 9; ask again\n", "utf-8")
-    gone = ownership.identity(os.getpid()) | {"start_time": 0.0}
+    gone = replace(ownership.this_process(), start_time=0.0)
     asked = jobs.Job("x", folder, ("sensitivity", known.NAME), 0.0, gone)
     monkeypatch.setattr(sensitivity.jobs, "all_jobs", lambda _: [asked])
     app = visit("runs", id=known.NAME)

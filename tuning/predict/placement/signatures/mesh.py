@@ -17,7 +17,7 @@ from engine.comm.signatures import REPLICATED, Signature
 from engine.config.layout import accumulation, layout_of
 from engine.config.presets import is_decoder
 from engine.config.run_config import RunConfig
-from engine.config.sections import TensorPart
+from engine.config.sections import KnobValues, TensorPart
 from engine.config.validation.rules import problems
 from tuning.predict.model.hardware import Link
 from tuning.predict.model.network import reach_on_nodes, ring_rate, tree_start
@@ -53,7 +53,7 @@ class MeshSignatures(NamedTuple):
 
     axes: dict[str, int]
     matrices: dict[TensorPart, tuple[Signature, ...]]
-    settings: dict[str, Any] | None
+    settings: KnobValues | None
     bytes_: float
     seconds: float
 
