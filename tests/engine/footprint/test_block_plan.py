@@ -27,7 +27,11 @@ def choices_of_a_block(draw: st.DrawFn) -> dict[Action, Cost]:
 
 
 AROUND = st.builds(
-    StageOverhead, held=_BYTES, turn_bytes=_BYTES, turn_seconds=_SECONDS, in_flight=st.integers(1, 3)
+    StageOverhead,
+    micro_batch_bytes=_BYTES,
+    turn_bytes=_BYTES,
+    turn_seconds=_SECONDS,
+    in_flight=st.integers(1, 3),
 )
 
 

@@ -27,7 +27,7 @@ ENTRY = """
     MELTED = (
         "melted",
         EndingFacts(
-            about=FailureClass.{}, spoken="too hot", counted="melted away", color="red", icon="whatshot",
+            failure_class=FailureClass.{}, phrase="too hot", count_phrase="melted away", color="red", icon="whatshot",
             advice=("a fan",), {}
         ),
     )
@@ -117,7 +117,7 @@ def test_every_ending_is_about_something() -> None:
     assert [ending for ending in Ending if RunOutcome(ending).good] == [Ending.COMPLETED, Ending.PRUNED]
 
 
-@pytest.mark.parametrize("field", ["spoken", "counted", "color", "icon"])
+@pytest.mark.parametrize("field", ["phrase", "count_phrase", "color", "icon"])
 def test_no_ending_is_without_words(field: str) -> None:
     assert all(getattr(ending.facts, field) for ending in Ending)
 
