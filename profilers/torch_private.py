@@ -113,7 +113,7 @@ def schema_of(operator: Any) -> Any:
 
 
 def reduction_name(reduction: Any) -> str:
-    """What a collective does with its parts, such as "SUM" or "MAX", from any shape that torch gives it: a ``RedOpType``,
+    """What a collective does with its parts, such as "SUM" or "MAX", whatever torch gives it as: a ``RedOpType``,
     a ``ReduceOp``, or the object into which the dispatcher boxes that, which answers with a number.
     """
     kinds: Any = dist.ReduceOp.RedOpType
