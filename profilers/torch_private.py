@@ -112,6 +112,17 @@ def schema_of(operator: Any) -> Any:
     return operator._schema
 
 
+def reduction_name(reduction: Any) -> str:
+    """What a collective does with its parts, such as "SUM" or "MAX", whatever torch gives it as: a ``RedOpType``,
+    a ``ReduceOp``, or the object into which the dispatcher boxes that, which answers with a number.
+    """
+    kinds: Any = dist.ReduceOp.RedOpType
+    if isinstance(reduction, torch.ScriptObject):
+        boxed: Any = reduction
+        reduction = kinds(boxed.op())
+    return str((reduction if isinstance(reduction, kinds) else reduction.op).name)
+
+
 def keys_below_backend_select() -> Any:
     """The dispatch keys below the one at which collectives are recorded."""
     return torch._C._after_ADInplaceOrView_keyset.remove(torch._C.DispatchKey.BackendSelect)

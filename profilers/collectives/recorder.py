@@ -86,7 +86,8 @@ def active_recorder() -> CollectiveRecorder | None:
 
 
 #: A call that its caller records: the c10d operator of torch that it is of, or stands in the place of, and arguments of
-#: the call by their names in torch's schema: the payload, and all that some ``Operation.matches`` asks for.
+#: the call by their names in torch's schema: the payload, and all that some ``Operation.matches`` asks for. A reduction
+#: is any of torch's shapes of one.
 OperatorCall = tuple[str, Mapping[str, Any]]
 
 
@@ -155,7 +156,7 @@ class CollectiveRecorder:
         """What a call is recorded as: the entries of its operator say which operation it is, and what its payload."""
         operator, arguments = call
         for name, payload, matches in self._operations[operator]:
-            if matches is None or matches(arguments):
+            if matches is None or matches(_named_arguments(arguments)):
                 dtype, size = _payload(arguments[payload])
                 return self._kinds[name, group, dtype, size, sent_bytes, algorithm]
         raise LookupError(f"no operation has this call of {operator}")
@@ -199,6 +200,11 @@ class CollectiveRecorder:
         """A kernel with little in it: it runs between two waits, when nothing it touches is in a cache."""
         schema = torch_private.schema_of(operator)
         names = [argument.name for argument in schema.arguments]
+        defaults = {  # which torch leaves out at the end of a call
+            argument.name: argument.default_value
+            for argument in schema.arguments
+            if argument.has_default_value()
+        }
         group_at = names.index("process_group")
         *variants, (general, general_at, _) = [
             (operation, names.index(payload), matches)
@@ -215,10 +221,12 @@ class CollectiveRecorder:
             if (_unseen and get_ident() in _unseen) or (_paused and get_ident() not in _beside):
                 return redispatch(keys & below, *arguments, **named)
             operation, tensors_at = general, general_at
-            for variant, variant_at, matches in variants:
-                if matches is not None and matches(dict(zip(names, arguments, strict=False))):
-                    operation, tensors_at = variant, variant_at
-                    break
+            if variants:
+                asked = _named_arguments(defaults | dict(zip(names, arguments, strict=False)) | named)
+                for variant, variant_at, matches in variants:
+                    if matches is not None and matches(asked):
+                        operation, tensors_at = variant, variant_at
+                        break
             dtype, size = _payload(arguments[tensors_at])
             blocking = not returns or (len(arguments) > async_at and not arguments[async_at])
             begin = mark()
@@ -256,6 +264,14 @@ class CollectiveRecorder:
             call.end.append(clock.mark())
 
         future.add_done_callback(note)
+
+
+def _named_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``Operation.matches`` is asked with: the reduction by its name, whoever made the call."""
+    named = {name: value for name, value in arguments.items() if name != "process_group"}
+    if "reduce_op" in named:
+        named["reduce_op"] = torch_private.reduction_name(named["reduce_op"])
+    return named
 
 
 def _group(group: Any) -> dist.ProcessGroup:

@@ -6,10 +6,11 @@ Who records a call past torch's dispatcher names the operator that it stands in 
 ``engine/launch/measure/rank.py``.
 
 Several operations may be calls of one operator of torch, told apart by the arguments of a call: each but one has a
-predicate on them (``matches``), these are asked first, in the order of ``OPERATIONS``, and all other calls are of the
-one without. A variant of an operation is an entry of its own, and the other one stays as it is. NCCL's log and dumps of
-its Flight Recorder tell no arguments: there a call is of the operation that has its name, and a variant is found only
-where they give it a name of its own (``other_names``, ``nccl_name``).
+predicate on them (``matches``), such as ``lambda arguments: arguments["reduce_op"] == "MAX"``. These are asked first,
+in the order of ``OPERATIONS``, and all other calls are of the one without. A variant of an operation is an entry of its
+own, and the other one stays as it is. NCCL's log and dumps of its Flight Recorder tell no arguments: there a call is of
+the operation that has its name, and a variant is found only where they give it a name of its own (``other_names``,
+``nccl_name``).
 
 S is the payload by nccl-tests' definitions (doc/PERFORMANCE.md), n the number of ranks. Shares of S that a rank sends
 are means over the ranks: gloo's by its docs/algorithms.md (its reduce-scatter is, in torch, an all-reduce of which each
@@ -43,7 +44,8 @@ class Operation:
     ``operators`` are torch's ``c10d`` operators that are calls of it, each with the argument that is its payload. A
     call that torch has no operator for may have a name of its own here, by which the code that makes it records it.
     Where another operation has one of them, too, ``matches`` says whether a call is of this one, by its arguments under
-    the names that torch's schema of the operator gives them.
+    the names that torch's schema of the operator gives them, but for the group. ``reduce_op`` is the name of one of
+    torch's reductions, as "SUM" or "MAX"; all others are as torch has them: tensors, lists, numbers, None.
     ``other_names`` is what process groups and dumps call it besides, ``nccl_name`` what NCCL's log does.
     ``bus_factor`` is bus over algorithm bandwidth. ``sent`` and ``gloo_sent`` are the shares of S that a rank sends by
     the backend's own algorithm (gloo's where it differs), ``exchange_sent`` by one exchange among all ranks. A call

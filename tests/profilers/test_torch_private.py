@@ -63,6 +63,13 @@ def test_tensors_that_share_memory_are_one_and_versions_count_changes() -> None:
     assert torch_private.version_of(x) == before + 1
 
 
+def test_a_reduction_has_its_name_in_every_shape() -> None:
+    factor = 0.5
+    scaled = dist._make_nccl_premul_sum(factor)
+    shapes = [dist.ReduceOp.AVG, dist.ReduceOp(dist.ReduceOp.MIN), scaled]
+    assert [torch_private.reduction_name(shape) for shape in shapes] == ["AVG", "MIN", "PREMUL_SUM"]
+
+
 def test_operators_are_seen_and_redispatched() -> None:
     seen: list[str] = []
     operator = torch.ops.c10d.allreduce_.default

@@ -14,7 +14,9 @@ from workbench.text import words
 
 
 class Unit(NamedTuple):
-    """How a quantity in SI units is written: as text, and in a sortable table as ``factor`` of it by ``format``."""
+    """How a quantity in SI units is written: as text, which says its unit, and in a sortable table, whose title does,
+    as ``factor`` of it by ``format``.
+    """
 
     name: str
     factor: float
@@ -30,8 +32,8 @@ def _megabyte_rate(rate: float | None) -> str:
     return words.NOTHING if rate is None else f"{rate / 1e6:,.1f} MB/s"
 
 
-def _kilojoules(joules: float | None) -> str:
-    return words.number(None if joules is None else 1e-3 * joules, 1)
+def _with_unit(unit: str, digits: str = ",.0f", factor: float = 1) -> Callable[[float | None], str]:
+    return lambda value: words.NOTHING if value is None else f"{value * factor:{digits}} {unit}"
 
 
 COUNT = Unit("", 1, "%,d", words.number)
@@ -43,9 +45,9 @@ MEGABYTES = Unit("MB", 1e-6, "%,.2f", words.gib)
 PERCENT = Unit("%", 1e2, "%,.1f", words.percent)
 BANDWIDTH = Unit("GB/s", 1e-9, "%,.3f", _bandwidth)
 MEGABYTE_RATE = Unit("MB/s", 1e-6, "%,.2f", _megabyte_rate)
-WATTS = Unit("W", 1, "%,.0f", words.number)
-KILOJOULES = Unit("kJ", 1e-3, "%,.1f", _kilojoules)
-CELSIUS = Unit("°C", 1, "%.0f", words.number)
+WATTS = Unit("W", 1, "%,.0f", _with_unit("W"))
+KILOJOULES = Unit("kJ", 1e-3, "%,.1f", _with_unit("kJ", ",.1f", 1e-3))
+CELSIUS = Unit("°C", 1, "%.0f", _with_unit("°C"))
 GIBIBYTES = Unit("GiB", 2**-30, "%,.1f", words.gib)
 
 
@@ -117,9 +119,8 @@ def _in_line(row: GpuRow | HostRow) -> Iterator[str]:
     for look, column in _display_columns([row]):
         (value,), (text,) = column.values, column.texts
         if look.in_line and value not in (None, words.NOTHING):
-            unit = f" {column.unit.name}" if column.unit else ""
             whole = f" of {column.unit.text(getattr(row, look.of))}" if look.of and column.unit else ""
-            yield f"{look.title} {text.removesuffix(unit)}{unit}{whole}"
+            yield f"{look.title} {text}{whole}"
 
 
 def gpu_columns(rows: Sequence[GpuRow], with_hosts: bool) -> list[Column]:
@@ -153,13 +154,9 @@ def _display_columns(rows: Sequence[GpuRow | HostRow]) -> list[tuple[Display, Co
     return columns
 
 
-def _four_digits(value: float | None) -> str:
-    return words.NOTHING if value is None else f"{value:,.4g}"
-
-
 def _unit(name: str) -> Unit | None:
     """How a quantity of a GPU or a host is written; what stands nowhere is a number with its unit."""
-    return _UNITS.get(name, Unit(name, 1, "%,.4g", _four_digits)) if name else None
+    return _UNITS.get(name, Unit(name, 1, "%,.4g", _with_unit(name, ",.4g"))) if name else None
 
 
 def _ranks_on(row: GpuRow | HostRow) -> str:

@@ -17,6 +17,7 @@ from engine.compression.interface import Link as CompressionLink
 from engine.config.errors import InputError
 from engine.launch.measure.plan import Machine, plan
 from engine.launch.measure.rank import CALLS, Cell, prepare, seconds_of
+from profilers import torch_private
 from profilers.analysis.communication import message_seconds_reason
 from profilers.collectives import nccl_log, wire_bytes
 from profilers.collectives.bandwidth import bus_bandwidth
@@ -211,6 +212,63 @@ def test_a_variant_is_told_from_other_calls_of_its_operator_by_their_arguments()
     found = on_ranks(2, recorded_variants)
     assert [calls[0] for calls in found] == [("all_to_all", 16)] * 2
     assert [calls[1:] for calls in found] == [[(UNEVEN.name, size)] * 2 for size in (12, 24)]
+
+
+#: Told by arguments that torch's dispatcher boxes, or leaves out where they are as usual.
+LARGEST = Operation(
+    "largest",
+    {"allreduce_": "tensors", "_reduce_scatter_base_": "output_tensor"},
+    matches=lambda arguments: arguments["reduce_op"] == "MAX",
+)
+PATIENT = Operation(
+    "patient_gather",
+    {"_allgather_base_": "output_tensor"},
+    matches=lambda arguments: arguments["async_op"] and arguments["timeout"] == -1,
+)
+
+
+def recorded_reductions(rank: int) -> list[str]:
+    """The operations of calls with one reduction each, through the dispatcher and by the engine's channel."""
+    operations.OPERATIONS = (LARGEST, PATIENT, *OPERATIONS)
+    group: Any = dist.group.WORLD
+    channel, x, halves = Channel(group, torch.device("cpu")), torch.ones(2), torch.ones(4)
+    works: list[Any] = []
+    recorder = CollectiveRecorder(StepTimer(CpuClock()), {})
+    recorder.start()
+    try:
+        dist.all_reduce(x, op=dist.ReduceOp.MAX)
+        dist.all_reduce(x, op=dist.ReduceOp(dist.ReduceOp.MAX))
+        dist.all_reduce(x, op=dist.ReduceOp.MIN)
+        dist.reduce_scatter_tensor(x, halves, op=dist.ReduceOp.MAX)
+        torch.ops._c10d_functional.wait_tensor(
+            torch.ops._c10d_functional.all_reduce(x, "max", group.group_name)
+        )
+        channel.all_reduce(x, "max")
+        channel.all_reduce(x)
+        dist.all_gather_into_tensor(halves, x)
+        works.append(dist.all_gather_into_tensor(halves, x, async_op=True))
+        works[0].wait()
+    finally:
+        recorder.stop()
+    return [call.operation for call in recorder.take()]
+
+
+def test_a_variant_is_told_by_its_reduction_and_by_arguments_that_are_as_usual() -> None:
+    foreign = ["largest", "largest", "all_reduce", "largest"]
+    own, as_usual, not_waited_for = ["largest", "all_reduce"], ["all_gather"], ["largest", "patient_gather"]
+    assert on_ranks(2, recorded_reductions) == [foreign + own + as_usual + not_waited_for] * 2
+
+
+def test_an_argument_of_an_operator_is_a_group_a_reduction_or_what_python_can_read() -> None:
+    found = {
+        (str(argument.type), argument.name)
+        for name in by_operator()
+        if (operator := getattr(torch.ops.c10d, name, None)) is not None
+        for argument in torch_private.schema_of(operator.default).arguments
+        if "torch.classes" in str(argument.type)
+    }
+    named = {(kind.rpartition(".")[2], name) for kind, name in found}
+    assert named == {("ProcessGroup", "process_group"), ("ReduceOp", "reduce_op")}
 
 
 def recorded_by_the_engine(rank: int) -> list[list[tuple[str, int]]]:

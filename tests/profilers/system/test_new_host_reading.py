@@ -12,6 +12,7 @@ from tests.support.profilers.proc_files import write_proc
 SWITCHES = NewReading(
     stream="host",
     field="context_switches",
+    name="switches",
     title="context switches",
     entries={
         "profilers/records/schema.py": (
@@ -46,6 +47,21 @@ with RecordWriter(run / "records", "launcher") as writer:
             writer.write_many(records)
 """,
 )
+
+
+#: The same from a file that no test writes, and that Linux alone has.
+SWAPPED_OUT = SWITCHES._replace(
+    entries={
+        name: (after, entry.replace('"stat"', '"vmstat"').replace('b"ctxt "', 'b"pswpout "'))
+        for name, (after, entry) in SWITCHES.entries.items()
+    },
+    program="",
+)
+
+
+def test_tests_of_other_readings_stay_as_they_are(tmp_path: Path) -> None:
+    files = ("tests/profilers/system/test_host.py", "tests/workbench/figures/test_host.py")
+    SWAPPED_OUT.run_tests(tmp_path, *files)
 
 
 def test_three_entries_are_enough(tmp_path: Path) -> None:

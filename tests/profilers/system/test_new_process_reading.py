@@ -13,6 +13,7 @@ from tests.support.profilers.new_reading import NewReading
 WRITE_CALLS = NewReading(
     stream="process",
     field="write_calls",
+    name="write calls",
     title="calls that write of all ranks",
     entries={
         "profilers/records/schema.py": (
@@ -61,6 +62,21 @@ with RecordWriter(run / "records", "launcher") as writer:
 export(run, run / "out")
 """,
 )
+
+
+#: The same of a line that no test writes, and without a half for psutil.
+SWAPPED = WRITE_CALLS._replace(
+    entries={
+        name: (after, entry.replace('"io"', '"status"').replace('b"syscw:"', 'b"VmSwap:"'))
+        for name, (after, entry) in WRITE_CALLS.entries.items()
+    },
+    program="",
+)
+
+
+def test_tests_of_other_readings_stay_as_they_are(tmp_path: Path) -> None:
+    files = ("tests/profilers/system/test_processes.py", "tests/workbench/figures/test_host.py")
+    SWAPPED.run_tests(tmp_path, *files)
 
 
 def test_three_entries_are_enough(tmp_path: Path) -> None:

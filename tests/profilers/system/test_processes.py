@@ -72,7 +72,9 @@ def test_both_ways_of_reading_agree(worker: Worker) -> None:
         before, between, after = ours.values(reading), theirs.values(reading), ours.values(reading)
         return before is not None and before == after and before == between
 
-    for reading in PROCESS_READINGS:
+    both = [reading for reading in PROCESS_READINGS if reading.from_proc and reading.from_psutil]
+    assert {"status", "storage"} <= {reading.name for reading in both}
+    for reading in both:
         assert wait_until(partial(agree, reading)), reading.name
     assert ours.cpu_seconds() == pytest.approx(theirs.cpu_seconds(), abs=0.03)
     ours.close()
@@ -114,4 +116,5 @@ def test_what_is_hidden_is_none_and_told_once() -> None:
     (row,) = [*processes.records(), *processes.records()][1:]
     assert row.cpu_seconds is not None
     assert (row.rss_bytes, row.threads, row.read_bytes) == (None, None, None)
-    assert [line.split(":")[0] for line in processes.missing] == ["process status", "process storage"]
+    hidden = [f"process {reading.name}" for reading in PROCESS_READINGS]
+    assert [line.split(":")[0] for line in processes.missing] == hidden

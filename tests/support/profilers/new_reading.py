@@ -52,7 +52,7 @@ print(json.dumps({
 
 
 class NewReading(NamedTuple):
-    """A counter ``field`` of a record ``stream``, shown as ``title``.
+    """A counter ``field`` of a record ``stream``, shown as ``title``; ``name`` is that of the reading.
 
     ``entries``: file -> the lines after which its entry stands, and the entry. ``program`` writes records of ten
     seconds to ``run``, from files below ``proc``, with a ``reader`` that says what is ``missing``.
@@ -60,6 +60,7 @@ class NewReading(NamedTuple):
 
     stream: str
     field: str
+    name: str
     title: str
     entries: dict[str, tuple[str, str]]
     program: str
@@ -79,6 +80,19 @@ class NewReading(NamedTuple):
         assert document["code"].startswith(str(code))
         return document
 
+    def run_tests(self, folder: Path, *files: str) -> None:
+        """Tests of other readings pass with it, where their stand-ins have nothing of it."""
+        code = folder / "code"
+        self._copy_code(code)
+        for name in ("tests", "benchmarks", "pyproject.toml"):
+            (code / name).symlink_to(ROOT / name)
+        environment = os.environ | {"PYTHONPATH": str(code), "PYTHONDONTWRITEBYTECODE": "1"}
+        process = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "", *files],
+            cwd=code, env=environment, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert process.returncode == 0, process.stdout
+
     def _copy_code(self, code: Path) -> None:
         """What changes is copied, all other code is the one here."""
         shutil.copytree(ROOT / "profilers", code / "profilers", ignore=shutil.ignore_patterns("__pycache__"))
@@ -91,7 +105,7 @@ class NewReading(NamedTuple):
 
     def check_summary(self, document: dict[str, Any], rate: float) -> None:
         """The summary, its line and its table have the mean rate."""
-        assert document["missing"] == []
+        assert not [line for line in document["missing"] if self.name in line]
         assert document["document"] == rate
         assert f"{self.title} {rate:g} per second" in document["line"]
         assert document["columns"][f"{self.title}, per second"] == [rate]

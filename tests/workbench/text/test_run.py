@@ -100,11 +100,20 @@ def test_a_host_in_one_line_and_in_a_table() -> None:
         "CPU 75 %, memory 4.00 GiB of 32.00 GiB, network sent 5.0 MB/s, load over a minute 3.25 processes, "
         "involuntary switches of all ranks 1,234 per second; ranks 0, 1"
     )
+    little = HostRow(None, [], 1, memory_used_bytes=0, memory_total_bytes=3 << 10)
+    assert quantities.host(little) == "memory 0 bytes of 3.0 KiB"
     assert quantities.host(HostRow(None, [], 1)) == "no reading"
     columns = {column.title: column.numbers for column in quantities.host_columns([row])}
     assert columns["load over a minute, processes"] == [3.25]
     assert (columns["host"], columns["disk read, MB/s"]) == (["a"], [None])
     assert "host" not in [column.title for column in quantities.host_columns([HostRow(None, [0], 1)])]
+
+
+def test_a_table_that_is_printed_says_the_units_that_its_titles_leave_out() -> None:
+    row = GpuRow(0, 10, power_watts=612.4, energy_joules=1234.0, max_temperature_celsius=61.0)
+    texts = {column.name: column.texts for column in quantities.gpu_columns([row], with_hosts=False)}
+    found = [texts[name] for name in ("power", "energy", "temperature at most", "power at most")]
+    assert found == [["612 W"], ["1.2 kJ"], ["61 °C"], ["—"]]
 
 
 def test_a_new_quantity_of_the_summary_is_shown_as_its_field_says(monkeypatch: pytest.MonkeyPatch) -> None:
