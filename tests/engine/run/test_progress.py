@@ -63,7 +63,7 @@ def test_an_evaluation_is_seen_from_outside_for_as_long_as_it_lasts(session: Ses
         parse(
             {
                 "device": "cpu",
-                "train": {"steps": 2, "warmup": 0, "validation_batches": 60},
+                "train": {"steps": 2, "warmup": 0, "validation_batches": 30},
                 "batch": {"global_batch": 4, "micro_batch": 4},
             }
         ),
