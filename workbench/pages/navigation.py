@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """``file`` is in this folder or one in it. A page that ``shows_home`` says what a home folder holds; in an empty
-    one it gives the command to begin with, as ``st.code``. One that ``has_the_form`` of a new study keeps what is
-    typed into it by itself; beside all others the frame does.
+    """``file`` is in this folder or one in it. A page that ``shows_home`` says what a home folder holds. While that has
+    neither runs nor studies (``run_rows`` and ``study_rows`` of ``widgets/common.py``: other files may lie in it) the
+    page gives the command to begin with, as ``nothing_yet`` there does. One that ``has_the_form`` of a new study keeps
+    what is typed into it by itself; beside all others the frame does.
     """
 
     title: str
