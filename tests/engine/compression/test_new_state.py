@@ -36,11 +36,12 @@ class Heavy(Method):
     """The average and what it was before (VELOCITY), less what this rank saw (SHARE), by the largest value yet."""
 
     def __init__(self, inputs: MethodInput) -> None:
-        self._link, self._decay = inputs.link, 1 / float(inputs.settings.parameters["bucket_values"] or 1)
+        width = int(inputs.settings.parameters["bucket_values"] or 0)
+        self._link, self._decay, self._width = inputs.link, 4 / width, width // 4
         self._parts = [part for span in inputs.partition.spans for part in span.parts]
         self._kept: dict[tuple[str, str], Tensor] = {}
         for part in self._parts:
-            for kind, length in ((VELOCITY, part.count), (SHARE, part.count), (LARGEST, 2)):
+            for kind, length in ((VELOCITY, part.count), (SHARE, part.count), (LARGEST, self._width)):
                 key = kind, part.name
                 self._kept[key] = inputs.carried.setdefault(key, inputs.content.flat.new_zeros(length))
 
@@ -67,7 +68,7 @@ class Heavy(Method):
             for state in (
                 MethodState(part, VELOCITY, self._kept[VELOCITY, part.name]),
                 MethodState(part, SHARE, self._kept[SHARE, part.name], differs_by_rank=True),
-                MethodState(part, LARGEST, self._kept[LARGEST, part.name], shape=(2,)),
+                MethodState(part, LARGEST, self._kept[LARGEST, part.name], shape=(self._width,)),
             )
         ]
 
@@ -104,24 +105,23 @@ globals().update({f"Without_{kind}": made for kind, made in WITHOUT.items()})
 def config(**values: Any) -> RunConfig:
     given = {
         "parallel__dp": 2, "compression__method": NAME, "compression__start_step": 0,
-        "compression__bucket_values": 2, "train__steps": STEPS,
+        "compression__bucket_values": 8, "train__steps": STEPS,
     }  # fmt: skip
     return small(**{**given, **values})
 
 
-def trained(rank: int, folder: Path, asked: RunConfig, entry: CompressionMethod) -> None:
-    COMPRESSION_METHODS[NAME] = entry
+def trained(rank: int, folder: Path, asked: RunConfig, build: str) -> None:
+    COMPRESSION_METHODS[NAME] = replace(ENTRY, build=build)
     train_in_group(rank, asked, folder, torch.device("cpu"), None)
 
 
 def losses_of(
     monkeypatch: pytest.MonkeyPatch, folder: Path, build: str = "Heavy", **values: Any
 ) -> list[float]:
-    entry = replace(ENTRY, build=build)
-    monkeypatch.setitem(COMPRESSION_METHODS, NAME, entry)
+    monkeypatch.setitem(COMPRESSION_METHODS, NAME, ENTRY)
     asked = config(**values)
     made = run_folder.create(folder, asked, {})
-    on_ranks(asked.parallel.dp * asked.parallel.tp, trained, made, asked, entry)
+    on_ranks(asked.parallel.dp * asked.parallel.tp, trained, made, asked, build)
     steps: list[StepSample] = RunRecords(made / run_folder.RECORDS).table(0, "step").rows()  # type: ignore[assignment]
     return [step.loss for step in steps]
 
@@ -133,6 +133,7 @@ def resumed_after(monkeypatch: pytest.MonkeyPatch, folder: Path, build: str, **v
     return losses_of(monkeypatch, folder / "resumed", build, train__resume=str(saved), **values)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("layout", [{}, {"parallel__tp": 2}], ids=["dp2", "dp2 tp2"])
 def test_a_resumed_run_goes_on_with_every_kind_of_state(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, layout: dict[str, int]
@@ -141,6 +142,7 @@ def test_a_resumed_run_goes_on_with_every_kind_of_state(
     assert resumed_after(monkeypatch, tmp_path, "Heavy", **layout) == straight[SAVED:]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", WITHOUT)
 def test_each_kind_matters_to_the_losses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> None:
     straight = losses_of(monkeypatch, tmp_path / "straight")
@@ -158,12 +160,23 @@ def test_ranks_of_another_number_start_it_anew(monkeypatch: pytest.MonkeyPatch, 
     assert len(losses) == STEPS - SAVED
 
 
+def test_only_state_of_another_shape_starts_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    saving = {"train__steps": SAVED, "checkpoint__every_steps": SAVED}
+    losses_of(monkeypatch, tmp_path / "saving", **saving)
+    (saved,) = (tmp_path / "saving").iterdir()
+    wider = {"compression__bucket_values": 16, "train__resume": str(saved)}
+    losses = losses_of(monkeypatch, tmp_path / "resumed", **wider)
+    forgetful = losses_of(monkeypatch, tmp_path / "forgetful", f"Without_{VELOCITY}", **wider)
+    assert len(losses) == len(forgetful) == STEPS - SAVED
+    assert losses[1:] != forgetful[1:], "the velocity was taken up"
+
+
 def carried_on(rank: int, turned: bool) -> list[float]:
     """Two reductions of the same bucket; between them, maybe, the method is made anew in another bucket."""
     COMPRESSION_METHODS[NAME] = ENTRY
     assert dist.group.WORLD is not None
     shapes = {"a": (4, 8), "b": (8,)}
-    settings = Settings(NAME, 32, error_feedback=False, parameters={"bucket_values": 2})
+    settings = Settings(NAME, 32, error_feedback=False, parameters={"bucket_values": 8})
     compressor = GradientCompressor(settings, dist.group.WORLD, 0, lambda: 5, torch.device("cpu"))
     before = [content_of(0, torch.zeros(40), shapes)]
     after = [content_of(number, torch.zeros(size), {name: shapes[name]})
@@ -191,8 +204,8 @@ def test_a_method_that_is_made_anew_takes_up_what_it_carried() -> None:
 
 def test_its_parameter_reaches_its_code_its_bytes_and_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(COMPRESSION_METHODS, NAME, ENTRY)
-    few, many = config(), config(compression__bucket_values=10)
-    assert settings_of(few.compression).parameters == {"bucket_values": 2}
+    few, many = config(), config(compression__bucket_values=16)
+    assert settings_of(few.compression).parameters == {"bucket_values": 8}
     assert reduce_bytes(many) - reduce_bytes(few) == 8
     assert largest(many).total_bytes > largest(few).total_bytes
 
