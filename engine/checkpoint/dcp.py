@@ -17,7 +17,7 @@ from torch.futures import Future
 
 from engine.checkpoint.checkpoint_folder import Manifest, checksum, mark_save, publish, scratch_of
 from engine.checkpoint.resume import ResumePoint, alternative_remedy, wrong_contents
-from engine.checkpoint.state import FACTOR, MEMORY, Part, State, box_values
+from engine.checkpoint.state import MEMORY, Part, State, box_values
 from engine.comm.channel import Group
 from engine.config.errors import WorkbenchError
 from profilers.collectives.recorder import pause_recording
@@ -100,7 +100,8 @@ def load(state: State, point: ResumePoint, group: Group) -> bool:
     """Fill a state in place from a checkpoint of any layout.
 
     What compression left out belongs to one rank's gradients: False if the checkpoint does not hold it for the ranks
-    of this layout, which then starts anew. So does, without a word, a factor of another rank than the saved one.
+    of this layout, which then starts anew. So does, without a word, a part that may and has another size than the
+    saved one, as a factor of another rank.
 
     Raises:
         CheckpointError: it is not what was saved, or cannot be read.
@@ -112,15 +113,19 @@ def load(state: State, point: ResumePoint, group: Group) -> bool:
             reader = FileSystemReader(folder)
             stored = reader.read_metadata().state_dict_metadata
             memories = {name for name in state if name.startswith(MEMORY)}
-            factors = {name for name in memories if FACTOR in name}
-            fits = memories - factors <= stored.keys()
-            fresh_names = {name for name in factors if not _is_alike(state[name], stored.get(name))}
+            optional = {name for name in memories if _may_start_anew(state[name])}
+            fits = memories - optional <= stored.keys()
+            fresh_names = {name for name in optional if not _is_alike(state[name], stored.get(name))}
             unsupported = fresh_names if fits else memories
             wanted = {name: value for name, value in state.items() if name not in unsupported}
             dcp.load(wanted, storage_reader=reader, planner=_LoadPlanner(), process_group=group)
         except CheckpointException as error:
             raise CheckpointError(f"{folder} cannot be read: {_reason(error)}") from error
     return fits
+
+
+def _may_start_anew(value: Part | Tensor) -> bool:
+    return isinstance(value, Part) and value.may_start_anew
 
 
 def _is_alike(value: Part | Tensor, stored: object) -> bool:

@@ -77,15 +77,15 @@ def _boxes_in_row(
 #: Name -> what this rank holds of it: a ``Part``, or a whole tensor of dimension 0.
 State = dict[str, "Part | Tensor"]
 MEMORY = "compression."
-#: In the names of what low-rank compression starts from; any start will do.
-FACTOR = ".factor"
 
 
 class Part:
-    """Boxes of one tensor of the undivided model, whose values lie in ``flat`` one after the other."""
+    """Boxes of one tensor of the undivided model, whose values lie in ``flat`` one after the other. One that
+    ``may_start_anew`` is left as it is by a checkpoint that holds none of its size.
+    """
 
-    def __init__(self, extent: Extent, flat: Tensor) -> None:
-        self.extent, self.flat = extent, flat
+    def __init__(self, extent: Extent, flat: Tensor, may_start_anew: bool = False) -> None:
+        self.extent, self.flat, self.may_start_anew = extent, flat, may_start_anew
         self._boxes = {torch.Size(box.offsets): box for box in shard_slices(extent, flat.numel())}
 
     def size(self) -> torch.Size:
@@ -94,7 +94,7 @@ class Part:
 
     def replace_values(self, flat: Tensor) -> Part:
         """This part with the values of another flat tensor."""
-        return Part(self.extent, flat)
+        return Part(self.extent, flat, self.may_start_anew)
 
     def __create_write_items__(self, name: str, _: object) -> list[WriteItem]:
         properties = TensorProperties.create_from_tensor(self.flat)
@@ -137,7 +137,8 @@ def state_of(optimizer: LocalOptimizer, before_outer: bool = False) -> State:
             part = Part(piece.extent, tensor.view(-1)) if tensor.ndim else tensor
             state[f"optimizer.{piece.name}.{key}"] = part
     for memory in optimizer.memories:
-        state[f"{MEMORY}{memory.name}"] = Part(memory.extent, memory.values.view(-1))
+        part = Part(memory.extent, memory.values.view(-1), memory.may_start_anew)
+        state[f"{MEMORY}{memory.name}"] = part
     return state
 
 

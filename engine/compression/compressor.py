@@ -60,7 +60,7 @@ class GradientCompressor:
     ) -> None:
         self._link, self._settings, self._step, self._one_way = Link(group, device), settings, step, one_way
         self._streams = RandomStreams(seed, self._link.rank, step, device)
-        self._factors: dict[str, Tensor] = {}
+        self._carried: dict[tuple[str, str], Tensor] = {}
         self._memories: dict[int, Tensor] = {}
         self._prepared: dict[int, _BucketMethod] = {}
 
@@ -172,7 +172,7 @@ class GradientCompressor:
         build = _code(self._settings.method, COMPRESSION_METHODS[self._settings.method].build)
         method: Method = build(
             MethodInput(
-                self._link, self._settings, content, partition, self._streams, self._factors, self._one_way
+                self._link, self._settings, content, partition, self._streams, self._carried, self._one_way
             )
         )
         return method

@@ -56,9 +56,13 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class MethodState:
-    """What a compressor carries from step to step for one part, beside its error memory; ``values`` are flat.
+    """What a compressor carries from step to step for one part, beside its error memory; ``values`` are flat fp32, and
+    a resumed run finds in them what was saved. ``kind`` is the method's own word for it, and part of its name there.
 
-    ``mean`` ones belong to the part's elements from ``first`` on; a ``factor`` of ``shape`` belongs to the whole part.
+    Without a ``shape`` it has a value for each of the part's elements from ``first`` on: the same on all ranks that
+    carry it, or, if ``differs_by_rank``, each rank's own, which another number of ranks cannot take up. With a
+    ``shape`` it belongs to the whole part and is the same on every rank; a method that is resumed with another shape
+    than the saved one goes on from what it began with.
     """
 
     part: Part
@@ -66,6 +70,11 @@ class MethodState:
     values: Tensor
     first: int = 0
     shape: tuple[int, ...] | None = None
+    differs_by_rank: bool = False
+
+    def __post_init__(self) -> None:
+        """What differs by rank is saved by element."""
+        assert self.shape is None or not self.differs_by_rank, f"{self.kind} has a shape and differs by rank"
 
 
 def content_of(index: int, flat: Tensor, named: dict[str, tuple[int, ...]]) -> Content:
@@ -244,8 +253,11 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class MethodInput:
-    """What the ``Method`` of one bucket is made of. ``factors`` by name of a part outlive buckets and settings;
-    ``one_way``: a rank needs the average of its own slice of the bucket alone.
+    """What the ``Method`` of one bucket is made of.
+
+    ``carried`` is for tensors that outlive the method itself, which is made anew when settings are turned or parts move
+    to other buckets; by (kind, name of the part), as ``MethodState`` has them. ``one_way``: a rank needs the average of
+    its own slice of the bucket alone.
     """
 
     link: Link
@@ -253,5 +265,5 @@ class MethodInput:
     content: Content
     partition: Partition
     streams: RandomStreams
-    factors: dict[str, Tensor]
+    carried: dict[tuple[str, str], Tensor]
     one_way: bool

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from engine.config.methods.compression_methods import COMPRESSION_METHODS, Value
+from engine.config.methods.compression_methods import COMPRESSION_METHODS, Parameters, Value, WireInputs
 from engine.config.sections import Compression
 
 
@@ -18,7 +18,8 @@ class Settings:
     """One method for all parts: its usual ``value``, and others by the name of a part or a glob of names.
 
     A name comes before globs, and the first glob that fits before others. ``error_feedback``: what was not sent is
-    added to the next gradient. Until ``start_step`` everything is sent as it is.
+    added to the next gradient. Until ``start_step`` everything is sent as it is. ``parameters`` are the fields that the
+    method's entry names.
     """
 
     method: str
@@ -28,6 +29,7 @@ class Settings:
     stochastic: bool = False
     error_feedback: bool = True
     start_step: int = 0
+    parameters: Parameters = field(default_factory=dict)
 
     def value_of(self, name: str) -> Value:
         """The value for a part."""
@@ -39,6 +41,10 @@ class Settings:
         """Whether a part has a value of its own, by its name or a glob."""
         return any(fnmatchcase(name, glob) for glob in self.values)
 
+    def wire_inputs(self, ranks: int, factors: float = 0.0) -> WireInputs:
+        """What its bytes depend on where so many ranks share a gradient; ``factors`` as ``WireInputs`` has them."""
+        return WireInputs(float(self.value or 0), self.bucket_values, ranks, factors, self.parameters)
+
 
 def settings_of(config: Compression) -> Settings:
     """The settings that a configuration asks for.
@@ -46,6 +52,7 @@ def settings_of(config: Compression) -> Settings:
     Stochastic rounding has no bias but twice the error; fed back, errors have no bias to begin with.
     """
     feeds_back = keeps_errors(config.method, config.error_feedback)
+    fields = () if config.method == "none" else COMPRESSION_METHODS[config.method].fields
     return Settings(
         config.method,
         usual_value(config),
@@ -54,6 +61,7 @@ def settings_of(config: Compression) -> Settings:
         not feeds_back if config.stochastic is None else config.stochastic,
         feeds_back,
         config.start_step,
+        {name: getattr(config, name) for name in fields},
     )
 
 

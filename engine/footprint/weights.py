@@ -13,7 +13,7 @@ from engine.config.compression import Settings, settings_of
 from engine.config.formulas.learning import OPTIMIZERS
 from engine.config.formulas.tied_parameters import sharing_of
 from engine.config.layout import Layout, accumulation, layout_of
-from engine.config.methods.compression_methods import COMPRESSION_METHODS, WireInputs
+from engine.config.methods.compression_methods import COMPRESSION_METHODS
 from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
@@ -277,8 +277,8 @@ def _gradient_buffers(config: RunConfig, stages: Sequence[StageWeights]) -> int:
         for weight in stage_weights.weights
         if weight.columns > 1
     )
-    method, traffic = COMPRESSION_METHODS[settings.method], _traffic(settings, layout.inner, sides / elements)
-    return kept_bytes + round(method.message_bytes(traffic) * elements)
+    inputs = settings.wire_inputs(layout.inner, sides / elements)
+    return kept_bytes + round(COMPRESSION_METHODS[settings.method].message_bytes(inputs) * elements)
 
 
 def _slice_bytes(config: RunConfig, stages: Sequence[StageWeights]) -> int:
@@ -290,11 +290,7 @@ def _sent_bytes(settings: Settings, ranks: int) -> float:
     """Of one value on its way to the rank that needs it."""
     if settings.method == "none":
         return 0
-    return COMPRESSION_METHODS[settings.method].wire_bytes(_traffic(settings, ranks))
-
-
-def _traffic(settings: Settings, ranks: int, factors: float = 0.0) -> WireInputs:
-    return WireInputs(float(settings.value or 0), settings.bucket_values, ranks, factors)
+    return COMPRESSION_METHODS[settings.method].wire_bytes(settings.wire_inputs(ranks))
 
 
 def _gathered_again(config: RunConfig) -> int:

@@ -15,6 +15,8 @@ from engine.compression.randomness import RandomStreams, fixed_generator, sum_of
 from engine.config.compression import Settings
 from engine.config.methods.compression_methods import Value
 
+#: The kind of what is carried to the next step.
+_FACTOR = "factor"
 #: More columns than asked for, and rounds, of the randomised range finder (arXiv 0909.4061, sections 4.2 and 4.5).
 _OVERSAMPLING, _ROUNDS = 8, 2
 
@@ -41,7 +43,7 @@ class PowerSgd(Method):
     """
 
     def __init__(self, inputs: MethodInput) -> None:
-        self._link, flat, earlier = inputs.link, inputs.content.flat, inputs.factors
+        self._link, flat, carried = inputs.link, inputs.content.flat, inputs.carried
         ranks_of_parts = [
             (part, int(span.value or 0)) for span in inputs.partition.spans for part in span.parts
         ]
@@ -54,8 +56,9 @@ class PowerSgd(Method):
         )
         self._all = list(self._slice_factors(ranks_of_parts))
         for factors in self._all:
-            _begin(factors.q, factors.part.name, inputs.streams, earlier.get(factors.part.name))
-            earlier[factors.part.name] = factors.q
+            name = factors.part.name
+            _begin(factors.q, name, inputs.streams, carried.get((_FACTOR, name)))
+            carried[_FACTOR, name] = factors.q
 
     def exchange(self, values: Tensor, flat: Tensor, streams: RandomStreams) -> Reduction:
         """One message of all P, one of all Q."""
@@ -79,7 +82,7 @@ class PowerSgd(Method):
     def state(self) -> list[MethodState]:
         """Q, with which the next step begins; the same on every rank."""
         return [
-            MethodState(factors.part, "factor", factors.q.view(-1), shape=tuple(factors.q.shape))
+            MethodState(factors.part, _FACTOR, factors.q.view(-1), shape=tuple(factors.q.shape))
             for factors in self._all
         ]
 

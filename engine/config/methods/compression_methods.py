@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 #: A ratio, a number of bits or a rank; None leaves a part alone.
 Value = float | int | None
+#: Fields of the section ``compression`` that act with a method, by name.
+Parameters: TypeAlias = Mapping[str, float | int | bool | str | None]
 
 FP32_BYTES, FLOAT64_BYTES = 4, 8
 #: Bits that integers can have.
@@ -33,13 +36,15 @@ class Parameter:
 
 class WireInputs(NamedTuple):
     """What the bytes of a gradient depend on: a method's value, how many values share a scale, how many ranks share
-    the gradient, and ``factors``: rows and columns of all matrices over their values.
+    the gradient, and ``factors``: rows and columns of all matrices over their values. ``parameters``: those that its
+    entry names in ``fields``.
     """
 
     value: float
     bucket_values: int
     ranks: int
     factors: float
+    parameters: Parameters = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -83,14 +88,14 @@ class CompressionMethod:
     value: str | int
     #: S, in bytes per gradient value, so that of n ranks each sends 2 (n - 1) / n x S, as in a ring all-reduce.
     wire_bytes: Callable[[WireInputs], float]
-    #: Bytes per gradient value that its messages take on a rank. Not used under ZeRO: there a rank holds what it
-    #: sends, and as much again that it receives.
+    #: Bytes per gradient value that its messages and its state take on a rank. Not used under ZeRO: there a rank holds
+    #: what it sends, and as much again that it receives.
     message_bytes: Callable[[WireInputs], float]
     #: The value that a plan may choose for each layer; None: no plan chooses.
     layer_value: LayerValue | None = None
     #: The ``LayerErrors`` in its module that tells what each such value would lose of a gradient; needed by plans.
     errors: str = ""
-    #: Further fields of the section ``compression`` that act with it.
+    #: Further fields of the section ``compression`` that act with it; its code finds them in ``Settings.parameters``.
     fields: tuple[str, ...] = ()
     #: What was not sent is added to the next gradient, unless the configuration says otherwise.
     uses_error_feedback: bool = True

@@ -70,16 +70,19 @@ def error_memories(
 
 
 def _replica_memory(state: MethodState, owner: MemoryOwner) -> ReplicaMemory:
-    """A slice belongs to elements of the parameter; a factor to the part of it that the rank holds."""
+    """By element it lies where the parameter does; with a shape it belongs to the part of it that the rank holds."""
     name, lies = (
         f"{state.part.name}.{state.kind}{owner.tp_suffix(state.part.name)}",
         extent(owner.parameters[state.part.name]),
     )
     if state.shape is None:
-        return ReplicaMemory(name, state.values, lies.with_start(state.first))
+        place, size = owner.ranks
+        own = f".{place}of{size}" if state.differs_by_rank else ""
+        return ReplicaMemory(f"{name}{own}", state.values, lies.with_start(state.first))
     if lies.sizes != lies.shape:
         name += f".at{'-'.join(map(str, lies.offsets))}"
-    return ReplicaMemory(name, state.values, Extent(state.shape, (0,) * len(state.shape), state.shape))
+    whole = Extent(state.shape, (0,) * len(state.shape), state.shape)
+    return ReplicaMemory(name, state.values, whole, may_start_anew=True)
 
 
 def delayed_averages(pieces: list[Piece], owner: MemoryOwner) -> list[ReplicaMemory]:

@@ -71,12 +71,13 @@ class ReplicaMemory:
     """What compression of a parameter's gradients carries from step to step, in fp32.
 
     ``name`` tells what it is, and the rank's place among those that hold copies where each carries its own.
-    ``extent`` is where it lies in the undivided model.
+    ``extent`` is where it lies in the undivided model. One that ``may_start_anew`` can do so without the others.
     """
 
     name: str
     values: Tensor
     extent: Extent
+    may_start_anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.config.compression import usual_value
+from engine.config.compression import settings_of
 from engine.config.formulas.tied_parameters import sharing_of
 from engine.config.layout import accumulation, layers_of_stages
-from engine.config.methods.compression_methods import COMPRESSION_METHODS, WireInputs
+from engine.config.methods.compression_methods import COMPRESSION_METHODS
 from engine.config.methods.outer_methods import OUTER_METHODS
 from engine.config.presets import ModelShape, resolve
 from engine.config.run_config import RunConfig
@@ -417,10 +417,8 @@ def reduce_bytes(config: RunConfig) -> float:
     compression, ranks = config.compression, config.parallel.dp * config.parallel.cp
     if compression.method == "none":
         return float(_FP32)
-    value, factors = float(usual_value(compression) or 0), _factor_share(resolve(config.model))
-    return COMPRESSION_METHODS[compression.method].wire_bytes(
-        WireInputs(value, compression.bucket_values, ranks, factors)
-    )
+    inputs = settings_of(compression).wire_inputs(ranks, _factor_share(resolve(config.model)))
+    return COMPRESSION_METHODS[compression.method].wire_bytes(inputs)
 
 
 def _factor_share(shape: ModelShape) -> float:
