@@ -17,7 +17,9 @@ from workbench.export.formats.hf import HF
 from workbench.export.formats.megatron import MEGATRON
 from workbench.export.formats.rendering import facts, render_format
 from workbench.export.formats.torchtitan import TORCHTITAN
-from workbench.export.launchers import command, external_trainer, k8s, slurm, torchrun
+from workbench.export.launchers import command, external_trainer, torchrun
+from workbench.export.launchers.k8s import K8S
+from workbench.export.launchers.slurm import SLURM
 from workbench.export.mapping import documents
 from workbench.export.mapping.rows import Format
 from workbench.home.runs import RunView
@@ -65,12 +67,17 @@ def public_trainer(form: Format) -> Target:
     return Target(form.name, form.title, functools.partial(render_format, form), "run.sh", format=form)
 
 
+def own_launcher(name: str, title: str, launcher: torchrun.Launcher) -> Target:
+    """The target of another way of starting this project's trainer."""
+    return Target(name, title, functools.partial(torchrun.render_launcher, name, launcher), launcher.file)
+
+
 TARGETS: tuple[Target, ...] = (
     Target("torchrun", "this trainer under torchrun, on one or more hosts", torchrun.render, "run.sh"),
     Target("command", "the command that a study tuned, with its values", command.render, "run.sh"),
     Target("trainer", "a trainer that is not this project's", external_trainer.render, "run.sh"),
-    Target("slurm", "this trainer as a Slurm batch file", slurm.render, "job.sbatch"),
-    Target("k8s", "this trainer as a TrainJob of Kubeflow Trainer 2", k8s.render, "trainjob.yaml"),
+    own_launcher("slurm", "this trainer as a Slurm batch file", SLURM),
+    own_launcher("k8s", "this trainer as a TrainJob of Kubeflow Trainer 2", K8S),
     *(public_trainer(form) for form in (HF, ACCELERATE, DEEPSPEED, MEGATRON, TORCHTITAN, AUTOMODEL)),
 )
 

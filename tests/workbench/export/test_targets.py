@@ -5,6 +5,7 @@ made-up trainer is read, documented and asked by its name, too.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,11 @@ from types import ModuleType
 import pytest
 
 from engine.config.errors import InputError
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig
+from engine.run import run_folder
 from tests import reference
+from tests.support.runs import small
 from tests.support.trainers import environments
 from tests.workbench.conftest import Furnished, Run
 from tests.workbench.pages.test_pages import visit
@@ -23,8 +28,10 @@ from workbench.analysis.studies import StudyDocument
 from workbench.export import importing, targets
 from workbench.export.bundle import Bundle
 from workbench.export.formats.hf import HF
+from workbench.export.launchers.torchrun import Launcher
 from workbench.export.mapping import documents
 from workbench.export.targets import TARGETS, Target
+from workbench.home import runs
 from workbench.home.runs import RunView
 from workbench.services import doctor
 
@@ -69,6 +76,33 @@ def test_doctor_says_whether_its_trainer_is_installed(tmp_path: Path) -> None:
     assert checks["export abacus"].status == "note"
     assert "abacus-trainer is not installed" in checks["export abacus"].why
     assert doctor.usable(list(checks.values()))
+
+
+def _count(bundle: Bundle, config: RunConfig) -> str:
+    return f"#!/bin/sh\n# {bundle.name}\nexec count --hands {layout_of(config).world_size}\n"
+
+
+HANDS = Launcher("count.sh", _count, "`./count.sh` counts again", executable=True)
+
+
+def test_a_launcher_says_its_own_file_alone(
+    command: Run, own_home: Furnished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = targets.own_launcher("hands", "this trainer by hand", HANDS)
+    monkeypatch.setattr(targets, "TARGETS", (*TARGETS, target))
+    run = next(path.name for path in own_home.home.iterdir() if path.name.startswith("20"))
+    out, usual = tmp_path / "out", tmp_path / "usual"
+    assert command("export", run, "--to", "hands", "--out", out).code == 0
+    assert command("export", run, "--to", "torchrun", "--out", usual).code == 0
+    names = {path.name for path in usual.iterdir()} - {"run.sh"} | {"count.sh"}
+    assert {path.name for path in out.iterdir()} == names
+    assert "exec count --hands" in (out / "count.sh").read_text()
+    assert os.access(out / "count.sh", os.X_OK)
+    assert "| `count.sh` | `./count.sh` counts again |" in (out / "README.md").read_text("utf-8")
+    assert (out / "config.json").read_text() == (usual / "config.json").read_text()
+    foreign = run_folder.create(tmp_path, small().with_values({"trainer.hook": "none"}), {})
+    with pytest.raises(InputError, match=r"--to='hands'.*give trainer"):
+        target.render(runs.load(foreign), None)
 
 
 ABACUS = replace(HF, name="abacus", title="a trainer's beads", file="beads.abacus", own_suffixes=(".abacus",))
@@ -116,10 +150,14 @@ SCRIPT = """
 import sys
 from pathlib import Path
 
+from workbench.export.launchers.torchrun import Launcher
 from workbench.export.mapping import documents
 
 documents.KNOWN = Path(sys.argv[1])
 from engine.config.errors import InputError
+from engine.config.layout import layout_of
+from engine.config.run_config import RunConfig
+from engine.run import run_folder
 from workbench.export.targets import find_target
 
 print(find_target("torchrun").required_package(), find_target("accelerate").required_package())

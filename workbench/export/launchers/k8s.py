@@ -13,11 +13,10 @@ import yaml
 from engine.config import environment
 from engine.config.errors import several
 from engine.config.layout import layout_of
-from workbench.analysis.studies import StudyDocument
+from engine.config.run_config import RunConfig
 from workbench.export.bundle import Bundle
 from workbench.export.launchers import torchrun
 from workbench.export.launchers.slurm import nodes_of
-from workbench.home.runs import RunView
 
 _HEAD = """\
 # Trains config.json again on {on_ranks}: kubectl create -f trainjob.yaml
@@ -30,14 +29,7 @@ _COMMAND = f"{_FILE} && exec torchrun -m engine.launch.torchrun /tmp/config.json
 _LONGEST_NAME = 50
 
 
-def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
-    """The files of a run's export; nothing is written.
-
-    Raises:
-        InputError: the run has no valid configuration, or is of a trainer that is not this project's.
-    """
-    bundle = torchrun.render(view, study, "k8s")
-    config = view.config()
+def _train_job(bundle: Bundle, config: RunConfig) -> str:
     nodes, ranks_per_node = nodes_of(config)
     variables = {"OMP_NUM_THREADS": "1"} | environment.variables(config.environment)
     trainer: dict[str, Any] = {
@@ -56,14 +48,13 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
         "metadata": {"name": _name(bundle.name)},
         "spec": {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer},
     }
-    text = _HEAD.format(on_ranks=several(layout_of(config).world_size, "ranks")) + yaml.safe_dump(
-        job, sort_keys=False
-    )
-    return torchrun.replace_script(
-        bundle, "trainjob.yaml", text, "`kubectl create -f trainjob.yaml` trains it again"
-    )
+    head = _HEAD.format(on_ranks=several(layout_of(config).world_size, "ranks"))
+    return head + yaml.safe_dump(job, sort_keys=False)
 
 
 def _name(text: str) -> str:
     """A name that Kubernetes takes: lower case, digits and hyphens, a letter first."""
     return f"wb-{re.sub(r'[^a-z0-9]+', '-', text.lower())}"[:_LONGEST_NAME].strip("-")
+
+
+K8S = torchrun.Launcher("trainjob.yaml", _train_job, "`kubectl create -f trainjob.yaml` trains it again")

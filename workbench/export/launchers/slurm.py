@@ -5,10 +5,8 @@ from __future__ import annotations
 from engine.config.errors import several
 from engine.config.layout import layout_of
 from engine.config.run_config import RunConfig
-from workbench.analysis.studies import StudyDocument
 from workbench.export.bundle import Bundle
 from workbench.export.launchers import torchrun
-from workbench.home.runs import RunView
 
 #: Ranks that a node is taken to have devices for; sbatch's own options say otherwise.
 MOST_RANKS_A_NODE = 8
@@ -49,16 +47,9 @@ def nodes_of(config: RunConfig) -> tuple[int, int]:
     return ranks // ranks_per_node, ranks_per_node
 
 
-def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
-    """The files of a run's export; nothing is written.
-
-    Raises:
-        InputError: the run has no valid configuration, or is of a trainer that is not this project's.
-    """
-    bundle = torchrun.render(view, study, "slurm")
-    config = view.config()
+def _batch_file(bundle: Bundle, config: RunConfig) -> str:
     layout, (nodes, ranks_per_node) = layout_of(config), nodes_of(config)
-    job = _JOB.format(
+    return _JOB.format(
         ranks=layout.world_size,
         on_ranks=several(layout.world_size, "ranks"),
         layout=f"dp={layout.dp} tp={layout.tp} pp={layout.pp} zero_stage={layout.zero_stage}",
@@ -69,6 +60,8 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
         else f"#SBATCH --gpus-per-node={ranks_per_node}",
         exports=torchrun.exports_of(config),
     )
-    return torchrun.replace_script(
-        bundle, "job.sbatch", job, "`sbatch job.sbatch` trains it again; see its first lines"
-    )
+
+
+SLURM = torchrun.Launcher(
+    "job.sbatch", _batch_file, "`sbatch job.sbatch` trains it again; see its first lines"
+)

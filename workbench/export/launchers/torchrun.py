@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -118,14 +119,40 @@ def render(view: RunView, study: StudyDocument | None = None, target: str = "tor
     return Bundle(words["name"], files, frozenset({"run.sh"}), tuple(_missing_backbone(view)))
 
 
-def replace_script(bundle: Bundle, name: str, text: str, label: str) -> Bundle:
-    """An export whose ``run.sh`` is another launcher's file, not made executable; the README says what it does."""
-    files = {file: content for file, content in bundle.files.items() if file != "run.sh"}
-    line = next(line for line in bundle.files["README.md"].splitlines() if line.startswith("| `run.sh`"))
-    files["README.md"] = bundle.files["README.md"].replace(line, f"| `{name}` | {label} |")
-    files["README.md"] = files["README.md"].replace("ready for `torchrun`", f"ready as `{name}`")
-    files = {"config.json": files.pop("config.json"), name: text, **files}
-    return Bundle(bundle.name, files, unexpressed=bundle.unexpressed)
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """Another way of starting this project's trainer: ``file`` stands in the export in place of ``run.sh``.
+
+    ``text`` makes it from the export under torchrun and the configuration. ``label`` is what the README says of it, in
+    Markdown. Without ``executable`` another program reads it.
+    """
+
+    file: str
+    text: Callable[[Bundle, RunConfig], str]
+    label: str
+    executable: bool = False
+
+
+def render_launcher(
+    target: str, launcher: Launcher, view: RunView, study: StudyDocument | None = None
+) -> Bundle:
+    """The files of a run's export for the ``target`` with a launcher of its own; nothing is written.
+
+    Raises:
+        InputError: as :func:`render`.
+    """
+    bundle = render(view, study, target)
+    readme = bundle.files["README.md"]
+    line = next(line for line in readme.splitlines() if line.startswith("| `run.sh`"))
+    readme = readme.replace(line, f"| `{launcher.file}` | {launcher.label} |")
+    files = {
+        "config.json": bundle.files["config.json"],
+        launcher.file: launcher.text(bundle, view.config()),
+        **{name: text for name, text in bundle.files.items() if name != "run.sh"},
+        "README.md": readme.replace("ready for `torchrun`", f"ready as `{launcher.file}`"),
+    }
+    executable = frozenset({launcher.file} if launcher.executable else ())
+    return Bundle(bundle.name, files, executable, bundle.unexpressed)
 
 
 def _words(run_source: Source) -> dict[str, Any]:

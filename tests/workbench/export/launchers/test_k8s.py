@@ -12,13 +12,13 @@ import yaml
 from engine.config import run_config
 from engine.run import run_folder
 from tests.support.runs import small
-from workbench.export.launchers import k8s
+from workbench.export.targets import find_target
 from workbench.home import runs
 
 
 def job(tmp_path: Path, **values: object) -> tuple[dict[str, Any], str]:
     folder = run_folder.create(tmp_path, small(**values), {"study": "Mine & yours"})
-    files = k8s.render(runs.load(folder)).files
+    files = find_target("k8s").render(runs.load(folder), None).files
     return yaml.safe_load(files["trainjob.yaml"]), files["config.json"]
 
 

@@ -15,12 +15,13 @@ from engine.run import run_folder
 from tests.support.runs import small
 from workbench.export import bundle
 from workbench.export.launchers import slurm
+from workbench.export.targets import find_target
 from workbench.home import runs
 
 
 def exported(tmp_path: Path, **values: object) -> Path:
     folder = run_folder.create(tmp_path, small(**values), {})
-    bundle.write(slurm.render(runs.load(folder)), tmp_path / "out")
+    bundle.write(find_target("slurm").render(runs.load(folder), None), tmp_path / "out")
     return tmp_path / "out"
 
 
