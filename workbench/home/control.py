@@ -220,6 +220,14 @@ def _ask_run(target: Target, action: str, arguments: dict[str, Any], sender: str
     return Reply(sent_key, target.id, action, arguments, True, text)
 
 
+def refusal(folder: Path) -> str | None:
+    """Why no order can be sent to a run now; None if one can."""
+    view = runs.load(folder)
+    if view.state == "ended":
+        return f"{view.id} has ended already: {view.outcome}"
+    return _nobody_takes_orders(view)
+
+
 def _nobody_takes_orders(view: runs.RunView) -> str | None:
     """Of a run that another launcher started, if the process beside its ranks is gone; None if orders can be sent."""
     if "takes_orders" not in view.status.keys or is_alive(view.status.takes_orders):

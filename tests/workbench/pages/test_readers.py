@@ -142,6 +142,7 @@ _CHOSEN: dict[str, tuple[str, dict[str, str], str]] = {
     "new study": ("tune", {"view": "new"}, "model"),
     "new study of a command": ("tune", {"view": "new"}, "command"),
     "new study of a file": ("tune", {"view": "new"}, "file"),
+    "new study of an imported file": ("tune", {"view": "new"}, "imported"),
     "plan": ("plan", {"cluster": plan.TYPED}, ""),
 }
 #: All other pages as they open.

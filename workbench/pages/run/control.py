@@ -23,7 +23,7 @@ from workbench.home.maintenance import PruneResult
 from workbench.home.resolve import Target
 from workbench.home.runs import RunView
 from workbench.pages.run.live.commands import SNAPSHOT
-from workbench.pages.widgets import gauge
+from workbench.pages.widgets import forms, gauge
 from workbench.pages.widgets.common import (
     button_pressed,
     home,
@@ -38,7 +38,6 @@ from workbench.services import jobs
 from workbench.text import words
 
 USUAL, FILE = "the usual values", "another trainer's file"
-_DETECTED = "as it looks"
 #: A page waits no longer for the ranks; what they write is listed below by itself.
 _PATIENCE_SECONDS = 2.0
 _CHANGES = "parallel.dp=2\nparallel.tp=2\ntrain.steps=50"
@@ -58,7 +57,7 @@ def start_run() -> None:
         rows = run_rows()
         names = [USUAL, FILE, *limit_options("run-new-from", [row.id for row in rows])[:50]]
         origin = st.selectbox("Begin with the values of", names, key="run-new-from", width=420)
-        imported = _import_form() if origin == FILE else None
+        imported = _imported_tree() if origin == FILE else None
         text = st.text_area(
             "Changes, KEY=VALUE, one a line",
             key="run-new-changes",
@@ -85,40 +84,9 @@ def start_run() -> None:
                 st.rerun()
 
 
-def _import_form() -> dict[str, Any] | None:
-    """A public trainer's own file, as ``workbench import`` reads it; nothing in it runs."""
-    upload = st.file_uploader(
-        "A trainer's configuration file",
-        key="run-new-file",
-        width=420,
-        help=f"Of {', '.join(importing.format_names())}. As `workbench import` takes it: it is read, and nothing in "
-        "it runs.",
-    )
-    form = st.selectbox("Whose file", [_DETECTED, *importing.format_names()], key="run-new-format", width=420)
-    ranks = st.number_input(
-        "Ranks, if it does not say",
-        1,
-        None,
-        None,
-        key="run-new-ranks",
-        width=420,
-        placeholder="as the file says",
-    )
-    if upload is None:
-        return None
-    try:
-        imported = importing.read_upload(
-            upload.name, upload.getvalue(), None if form == _DETECTED else form, ranks
-        )
-    except InputError as error:
-        wrong_value(str(error))
-        return None
-    count = words.several(len(imported.values), "values")
-    icon_note("check", f"{imported.format}, {words.several(imported.ranks, 'ranks')}, {count}")
-    if imported.left_out:
-        left_out = "; ".join(f"{key}={value}" for key, value in imported.left_out.items())
-        icon_note("info", f"No settings here, and left out: {left_out}")
-    return importing.tree(imported.values)
+def _imported_tree() -> dict[str, Any] | None:
+    result = forms.imported_file("run-new")
+    return None if result is None else importing.tree(result.values)
 
 
 def _check_config(origin: str, text: str, imported: dict[str, Any] | None) -> tuple[RunConfig | None, str]:

@@ -1,4 +1,6 @@
-"""The form that starts a study: of a model of this project with what is fixed and searched, of a command, of a file."""
+"""The form that starts a study: of a model of this project with what is fixed and searched, of a command, of a file,
+of what another trainer's file says.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from engine.config.run_config import RunConfig
 from tuning.space.knobs import default_space, offered_space, other_values
 from tuning.spec.study_file import StudyFile
 from tuning.spec.trainers.sweep import is_sweep, study_of_sweep
-from workbench.home.inputs import tree_of
+from workbench.export import importing
+from workbench.export.importing import ImportResult
+from workbench.home.inputs import assignments, set_dotted, tree_of
 from workbench.pages.study import new_command, new_knobs, new_options, new_start
 from workbench.pages.study.new_start import nest_values
 from workbench.pages.widgets import forms
@@ -22,11 +26,12 @@ from workbench.pages.widgets.common import may_fill_in, wrong_value
 from workbench.text import words
 
 #: What a study trains.
-MODEL, COMMAND, FILE = "model", "command", "file"
+MODEL, COMMAND, FILE, IMPORTED = "model", "command", "file", "imported"
 TRAINED = {
     MODEL: ":material/deployed_code: A model of the workbench",
     COMMAND: ":material/terminal: A command of your own",
     FILE: ":material/upload_file: What a file says",
+    IMPORTED: ":material/move_to_inbox: Another trainer's file",
 }
 STUDY_DEFAULTS: dict[str, Any] = {"ranks": 4, "trials": 12}
 DEFAULTS: dict[str, Any] = {"batch.global_batch": 16, "train.steps": 24, "train.warmup": 4}
@@ -42,7 +47,7 @@ MORE = {
 
 
 def form() -> None:
-    """One of three forms; nothing is written before the button is pressed."""
+    """One of four forms; nothing is written before the button is pressed."""
     if not may_fill_in():
         return
     training = st.segmented_control(
@@ -54,7 +59,7 @@ def form() -> None:
         format_func=TRAINED.__getitem__,
         label_visibility="collapsed",
     )
-    {COMMAND: new_command.form, FILE: _file_form}.get(training or MODEL, _model)()
+    {COMMAND: new_command.form, FILE: _file_form, IMPORTED: _imported_form}.get(training or MODEL, _model)()
 
 
 def _file_form() -> None:
@@ -76,6 +81,48 @@ def _file_form() -> None:
         if tree is not None and isinstance(tree.get("trainer"), dict):
             tree["trainer"].setdefault("directory", _directory())
     new_start.finish(tree, new_command.plan)
+
+
+def _imported_form() -> None:
+    """A study whose base is what another trainer's file says, with what is changed of that."""
+    with st.container(border=True, key="new-imported"):
+        st.markdown("**What every trial shares**")
+        start = {"name": new_start.free_name(), "trials": STUDY_DEFAULTS["trials"]}
+        places = st.columns(2)
+        tree: dict[str, Any] = {
+            key: forms.widget(forms.field(StudyFile, key), f"new-imported-{key}", value, place)
+            for place, (key, value) in zip(places, start.items(), strict=True)
+        }
+        imported = forms.imported_file("new-imported")
+        text = st.text_area(
+            "Changes to it, KEY=VALUE, one a line",
+            key="new-imported-changes",
+            placeholder="model.preset=1b\ntrain.steps=24",
+            height=100,
+            width=420,
+            help="What the file does not say, or what a trial needs less of: as `--set` of `workbench import`.",
+        )
+        base = None if imported is None else _changed_base(imported, text or "")
+    if imported is None or base is None:
+        new_start.finish(None)
+        return
+    config, ranks = _config(base), imported.ranks
+    space = new_knobs.knobs(
+        offered_space(config, ranks), default_space(config, ranks), other_values(config, ranks)
+    )
+    new_start.finish(tree | {"ranks": ranks, "base": base, "space": space})
+
+
+def _changed_base(imported: ImportResult, text: str) -> dict[str, Any] | None:
+    """The file's settings with the changes; None, and a line that says why, where those cannot be read."""
+    base = importing.tree(imported.values)
+    try:
+        for key, value in assignments([line.strip() for line in text.splitlines() if line.strip()]).items():
+            set_dotted(base, key, value)
+    except InputError as error:
+        wrong_value(str(error))
+        return None
+    return base
 
 
 def _study_of(name: str, data: bytes) -> dict[str, Any]:

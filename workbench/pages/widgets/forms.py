@@ -15,10 +15,16 @@ import streamlit as st
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from engine.config.errors import InputError
 from engine.config.sections import OneOf
+from workbench.export import importing
+from workbench.export.importing import ImportResult
+from workbench.pages.widgets.common import icon_note, wrong_value
 from workbench.text import words
 
 UNSET = "not set"
+#: Which trainer an imported file is of, unless somebody says it.
+DETECTED = "as it looks"
 #: How the keys begin of all that is typed into the form of a new study; its buttons have others.
 TYPED = "new-"
 #: Labels of fields whose own name says too little outside their section.
@@ -232,3 +238,43 @@ def pending_commands(study: str) -> list[tuple[str, str, float]]:
         for key, (name, description, sent_unix) in commands.items()
         if name == study
     ][::-1]
+
+
+def imported_file(prefix: str) -> ImportResult | None:
+    """A public trainer's own file, as ``workbench import`` reads it; nothing in it runs. None while there is none
+    that can be read.
+    """
+    upload = st.file_uploader(
+        "A trainer's configuration file",
+        key=f"{prefix}-file",
+        width=420,
+        help=f"Of {', '.join(importing.format_names())}. As `workbench import` takes it: it is read, and nothing in "
+        "it runs.",
+    )
+    form = st.selectbox(
+        "Whose file", [DETECTED, *importing.format_names()], key=f"{prefix}-format", width=420
+    )
+    ranks = st.number_input(
+        "Ranks, if it does not say",
+        1,
+        None,
+        None,
+        key=f"{prefix}-ranks",
+        width=420,
+        placeholder="as the file says",
+    )
+    if upload is None:
+        return None
+    try:
+        imported = importing.read_upload(
+            upload.name, upload.getvalue(), None if form == DETECTED else form, ranks
+        )
+    except InputError as error:
+        wrong_value(str(error))
+        return None
+    count = words.several(len(imported.values), "values")
+    icon_note("check", f"{imported.format}, {words.several(imported.ranks, 'ranks')}, {count}")
+    if imported.left_out:
+        left_out = "; ".join(f"{key}={value}" for key, value in imported.left_out.items())
+        icon_note("info", f"No settings here, and left out: {left_out}")
+    return imported

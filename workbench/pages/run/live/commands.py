@@ -21,7 +21,7 @@ from engine.run.answers import PendingOrder
 from tuning.storage.commands import send
 from tuning.storage.study_folder import STUDIES
 from workbench.home import control, traces
-from workbench.home.inputs import assignments
+from workbench.home.resolve import Target
 from workbench.home.runs import RunView
 from workbench.home.traces import Trace
 from workbench.pages.navigation import PAGES
@@ -41,7 +41,19 @@ from workbench.text import words
 REFRESH_SECONDS = 1.0
 SNAPSHOT = "snapshot"
 _COPY = (
-    "Weights, optimizer and values as they are now are kept in memory, to return to if the change does harm."
+    "A copy is kept in memory: weights, optimizer and values as they are now, to return to if the change does harm. "
+    "With a copy, and back to it, the value may be empty. (`set`, `try` and `back` of `workbench control`)"
+)
+#: Orders that may change values, by what they are called here.
+_HOW = {
+    commands.SET: "change",
+    commands.TRY: "keep a copy, then change",
+    commands.BACK: "back to the copy, then change",
+}
+_MORE = "KEY=VALUE KEY=VALUE"
+_TOGETHER = "They change at the same step as the one before, or none of them does."
+_LOSS_AFTER = (
+    "With a copy, or back to it: the loss on held-out text is taken so many steps later. (`steps=N`)"
 )
 _BACK = (
     "Weights, optimizer, values and step as they were when the copy was kept; the steps since are done again."
@@ -240,10 +252,6 @@ def _merged_file(folder: Path, trace: Trace) -> Path | None:
     return future.result() if future.done() else None
 
 
-#: The run and the reason of the last value that was refused before it was sent.
-_REFUSED = "turn-refused"
-
-
 def draw_live_settings(view: RunView) -> None:
     """Moves by itself while the run goes on."""
     is_running = view.state != "ended"
@@ -268,41 +276,55 @@ def _live_parts(folder: Path, is_running: bool) -> None:
 
 def _form(folder: Path) -> None:
     config = control.current(folder)
-    with st.form("turn", border=False), st.container(horizontal=True, vertical_alignment="bottom"):
-        key = st.selectbox(
-            "Key",
-            sorted(live_parts()),
-            key="turn-key",
-            width=260,
-            format_func=lambda key_option: (
-                f"{key_option} (now {words.value(live_changes.value_of(config, key_option))})"
-            ),
-        )
-        text = st.text_input("New value", key="turn-value", width=160)
-        keep_copy = st.checkbox("Keep a copy", key="turn-copy", help=_COPY)
-        is_clicked = button_pressed(
-            st.form_submit_button, "Change on all ranks", "turn-send", icon=":material/tune:"
-        )
+    with st.form("turn", border=False):
+        with st.container(horizontal=True, vertical_alignment="bottom", key="turn-one"):
+            key = st.selectbox(
+                "Key",
+                sorted(live_parts()),
+                key="turn-key",
+                width=260,
+                format_func=lambda key_option: (
+                    f"{key_option} (now {words.value(live_changes.value_of(config, key_option))})"
+                ),
+            )
+            text = st.text_input("New value", key="turn-value", width=160)
+            more = st.text_input(
+                "Further keys", key="turn-more", width=260, placeholder=_MORE, help=_TOGETHER
+            )
+        with st.container(horizontal=True, vertical_alignment="bottom", key="turn-how"):
+            order = st.selectbox(
+                "How", list(_HOW), key="turn-order", width=260, format_func=_HOW.__getitem__, help=_COPY
+            )
+            steps = st.number_input(
+                "Loss after steps", 1, None, None, key="turn-steps", width=160, help=_LOSS_AFTER
+            )
+            is_clicked = button_pressed(
+                st.form_submit_button, "Change on all ranks", "turn-send", icon=":material/tune:"
+            )
     if is_clicked:
-        _send(folder, key, text, commands.TRY if keep_copy else commands.SET)
+        values = [f"{key}={text}"] if text.strip() or order == commands.SET else []
+        values += more.split() + ([] if steps is None else [f"steps={steps}"])
+        _send(folder, order, values)
     _ask(folder)
-    run, problem = st.session_state.get(_REFUSED, ("", ""))
-    if run == folder.name:  # stays until something else is sent: this part is drawn again each second
-        st.error(words.escape(problem), icon=":material/error:")
+    _keep_answer(folder)
+    answer_of_click(f"turn-{folder.name}")
 
 
 def _ask(folder: Path) -> None:
     """What takes no values."""
-    has_copy = any(
-        answer.command == commands.TRY and not answer.problem for answer in run_orders.run_answers(folder)
-    )
     with st.container(horizontal=True):
-        if has_copy and button_pressed(
+        if _has_copy(folder) and button_pressed(
             st.button, "Go back to the copy", "turn-back", icon=":material/undo:", help=_BACK
         ):
-            send(folder, commands.BACK, {}, by="page")
+            _send(folder, commands.BACK, [])
         if button_pressed(st.button, "Held-out loss now", "turn-evaluate", icon=":material/query_stats:"):
-            send(folder, commands.EVALUATE, {}, by="page")
+            _send(folder, commands.EVALUATE, [])
+
+
+def _has_copy(folder: Path) -> bool:
+    return any(
+        answer.command == commands.TRY and not answer.problem for answer in run_orders.run_answers(folder)
+    )
 
 
 def _tune(folder: Path) -> None:
@@ -345,15 +367,33 @@ def _start_tuning(folder: Path, study: str) -> None:
         st.rerun()
 
 
-def _send(folder: Path, key: str, text: str, order: str) -> None:
-    """What can be known to be illegal is said at once and not sent."""
+def _send(folder: Path, order: str, values: list[str]) -> None:
+    """What can be known to be refused is said at once and not sent; the ranks' answer is shown once it is there."""
+    place, sent_key = f"turn-{folder.name}", f"turn-sent-{folder.name}"
+    for key in (f"answer-{place}", sent_key):
+        st.session_state.pop(key, None)
     try:
-        values = assignments([f"{key}={text}"])
-        control.check(folder, values)
-        send(folder, order, values, by="page")
-        st.session_state.pop(_REFUSED, None)
+        if order == commands.SET and (steps := [value for value in values if value.startswith("steps=")]):
+            raise InputError(
+                "Loss after steps", steps[-1], "is for a copy; leave it out, or choose one under How"
+            )
+        arguments = control.arguments_of(Target("run", folder.name, folder), order, values)
+        if (refusal := control.refusal(folder)) is not None:
+            remember(place, refusal, is_refused=True)
+            return
+        st.session_state[sent_key] = send(folder, order, arguments, by="page")
     except InputError as error:
-        st.session_state[_REFUSED] = folder.name, str(error)
+        remember(place, str(error), is_refused=True)
+
+
+def _keep_answer(folder: Path) -> None:
+    """What the ranks said of the last order of this browser, to be shown until it was read."""
+    sent = st.session_state.get(f"turn-sent-{folder.name}")
+    answer = next((answer for answer in run_orders.run_answers(folder) if answer.id == sent), None)
+    if answer is not None:
+        del st.session_state[f"turn-sent-{folder.name}"]
+        text = f"{answer.command}, before step {answer.step:,}: {_result_words(answer)}"
+        remember(f"turn-{folder.name}", text, is_refused=bool(answer.problem))
 
 
 def _commands_table(folder: Path, answers: dict[str, run_orders.RankReply]) -> None:

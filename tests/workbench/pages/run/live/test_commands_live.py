@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from engine.run import run_folder
+from engine.run import answers, ownership, run_folder
+from engine.run.answers import RankReply
 from tests.support.waiting import wait_until
 from tests.support.workbench.live_run import going_on
 from tests.workbench.pages.homes import full_home
@@ -51,8 +53,12 @@ def test_what_is_illegal_is_said_and_not_sent(home: Path) -> None:
     ask(app, "batch.micro_batch", "[")
     assert "is not a YAML value" in app.error[0].value
     app.run()
-    assert "is not a YAML value" in app.error[0].value, "it stays until something else is sent"
+    assert "is not a YAML value" in app.error[0].value, "it stays until something else is sent or it was read"
     assert sent(folder) == []
+    app.number_input(key="turn-steps").set_value(5)
+    ask(app, "overlap.bucket_mb", "3")
+    assert "is for a copy" in app.error[0].value
+    app.number_input(key="turn-steps").set_value(None)
     ask(app, "overlap.bucket_mb", "3")
     assert not app.error
     (command,) = sent(folder)
@@ -61,6 +67,55 @@ def test_what_is_illegal_is_said_and_not_sent(home: Path) -> None:
         {"overlap.bucket_mb": 3},
         "page",
     )
+
+
+@pytest.mark.parametrize(
+    ("order", "value", "more", "arguments"),
+    [
+        ("set", "3", "batch.micro_batch=1", {"overlap.bucket_mb": 3, "batch.micro_batch": 1}),
+        ("try", "", "", {"steps": 7}),
+        ("back", "3", "", {"overlap.bucket_mb": 3, "steps": 7}),
+    ],
+)
+def test_keys_change_together_with_a_copy_or_back_to_it(
+    home: Path, order: str, value: str, more: str, arguments: dict[str, Any]
+) -> None:
+    folder = home / full_home(home)
+    run_folder.update_status(folder, labels={"purpose": "train"})
+    app = opened(folder.name)
+    app.selectbox(key="turn-order").set_value(order)
+    app.text_input(key="turn-more").set_value(more)
+    if order != "set":
+        app.number_input(key="turn-steps").set_value(7)
+    ask(app, "overlap.bucket_mb", value)
+    assert not app.error
+    assert [(one["command"], one["arguments"]) for one in sent(folder)] == [(order, arguments)]
+
+
+def test_what_ranks_refused_stays_until_it_was_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = home / full_home(home)
+    run_folder.update_status(folder, labels={"purpose": "train"})
+    app = opened(folder.name)
+    next(button for button in app.button if button.key == "turn-evaluate").click().run()
+    [order] = [path.stem for path in (folder / run_folder.COMMANDS).glob("*.json")]
+    reply = RankReply(order, 0, "evaluate", 12, [], None, "there is no *held-out* text")
+    monkeypatch.setattr(answers, "run_answers", lambda _: [reply])
+    for _ in range(3):
+        app.run()
+        assert "evaluate, before step 12: refused: there is no *held-out* text" in texts(app)
+        assert app.error
+    app.button(key=f"answer-turn-{folder.name}-read").click().run()
+    assert not app.error
+
+
+def test_an_order_that_nobody_would_take_is_not_sent(home: Path) -> None:
+    folder = home / full_home(home)
+    gone = replace(ownership.this_process(), start_time=0.0)
+    run_folder.update_status(folder, labels={"purpose": "train"}, takes_orders=gone)
+    app = opened(folder.name)
+    next(button for button in app.button if button.key == "turn-evaluate").click().run()
+    assert "the process that passes on commands is gone" in app.error[0].value
+    assert sent(folder) == []
 
 
 def test_an_ended_run_without_a_change_has_no_form(home: Path) -> None:
