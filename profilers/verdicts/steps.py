@@ -144,16 +144,15 @@ def _describe_fixed(inputs: RuleInputs, slowest: _SlowestRank, delay: str) -> st
         f"{slowest.phase}; it is the slowest in {often} of the steps"
     )
     others = [rank for rank in (slowest.skew.ranks if slowest.skew else []) if rank != slowest.rank]
-    named = ", ".join(map(str, others[:_NAMED_RANKS])) + ("..." if len(others) > _NAMED_RANKS else "")
-    return text + (
-        f"; rank{'s' * (len(others) > 1)} {named} more often than by chance, too" if others else ""
-    )
+    return text + (f"; {_name_ranks(others)} more often than by chance, too" if others else "")
 
 
 def _describe_rotating(inputs: RuleInputs, slowest: _SlowestRank, delay: str) -> str:
+    often = slowest.skew.ranks if slowest.skew else []
+    said = _name_ranks(often) if often else f"none of the {len(inputs.ranks)} ranks"
     return (
         f"the slowest rank of a step takes {delay} longer than the median of the others; it is a different one each "
-        f"time: rank {slowest.rank} by the mean over steps, and in {percent(slowest.steps_fraction)} of them"
+        f"time, {said} more often than by chance"
     )
 
 
@@ -167,6 +166,13 @@ def _describe_one_off(inputs: RuleInputs, slowest: _SlowestRank, delay: str) -> 
 
 
 _NAMED_RANKS = 4
+
+
+def _name_ranks(ranks: list[int]) -> str:
+    more = "..." if len(ranks) > _NAMED_RANKS else ""
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:_NAMED_RANKS]))}{more}"
+
+
 _EVIDENCE = {FIXED: _describe_fixed, ROTATING: _describe_rotating, ONE_OFF: _describe_one_off}
 _OTHERS = "(slowest rank - median of the others) / step, if it was no slower"
 _GAINS = {

@@ -106,7 +106,7 @@ def test_a_different_slowest_rank_each_step_is_told(tmp_path: Path) -> None:
                 phases = {"forward": 1.0 if slow else 0.5, "communication_exposed": 0.0 if slow else 0.5}
                 writer.write(step_sample(step, **phases))
     only = named(summary(tmp_path), "straggler")
-    assert "a different one each time" in only.evidence
+    assert only.evidence.endswith("a different one each time, none of the 3 ranks more often than by chance")
     assert only.share == about(0.5)
 
 
