@@ -32,7 +32,7 @@ def knobs(
     """
     with st.container(border=True, key="new-space"):
         st.markdown("**What is searched**")
-        st.caption("A knob that is removed stays at its default. dp is ranks / (tp x pp x cp).")
+        st.caption("A knob that is removed keeps its one value in all trials. dp is ranks / (tp x pp x cp).")
         key = f"new-knobs-{len(space)}-{len(usual)}"
         st.session_state.setdefault(key, [knob for knob in space if knob in usual])
         _presets(key, space, usual)

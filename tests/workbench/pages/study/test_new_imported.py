@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-import pytest
 import yaml
 from streamlit.testing.v1 import AppTest
 
 from tests.workbench.pages.test_pages import texts, visit
-from workbench.services import jobs
 
 HF = {
     "per_device_train_batch_size": 4,
@@ -32,19 +29,10 @@ def given(data: bytes) -> AppTest:
     return app
 
 
-def test_its_settings_are_the_base_of_the_study_that_starts(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_settings_are_the_base_of_the_study_that_starts(home: Path, started: list[list[str]]) -> None:
     app = given(json.dumps(HF).encode())
     assert "hf, 2 ranks" in texts(app) and "left out: label_smoothing_factor=0.1" in texts(app)
     assert "legal configurations" in texts(app), [one.value for one in app.error]
-    started: list[list[str]] = []
-
-    def start(where: Path, arguments: list[str]) -> Any:
-        started.append(arguments)
-        raise OSError("nothing is started here")
-
-    monkeypatch.setattr(jobs, "start", start)
     app.button(key="start").click().run()
     ((command, path),) = started
     study = yaml.safe_load(Path(path).read_text("utf-8"))
