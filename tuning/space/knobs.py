@@ -154,7 +154,9 @@ def _parse_range(key: str, value: dict[str, Any], base: RunConfig) -> Knob:
         raise InputError(f"space.{key}.low", low, "must be above 0 for a logarithmic range")
     if is_degree:  # every whole number in between
         return Knob(key, tuple(range(low, high + 1)))
-    return Knob(key, low=low, high=high, log=log, integer=isinstance(now, int))
+    return Knob(
+        key, low=low, high=high, log=log, integer=all(isinstance(one, int) for one in (now, low, high))
+    )
 
 
 def check_value(key: str, value: Any, base: RunConfig) -> Any:

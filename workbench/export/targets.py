@@ -32,7 +32,7 @@ class Target:
     ``title`` is what it is for people. ``render`` makes the files of a run, given its study if it has one. ``start`` is
     the file of the export that starts the training. ``package`` is what has to be installed where it trains, beside
     this project; None if that is all, or if the format says it. ``format`` is the trainer's file, with its table of
-    settings; None of what takes this project's own configuration.
+    settings; None of what takes this project's own configuration. ``parsed_by`` is whose code read such exports.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Target:
     start: str
     package: str | None = None
     format: Format | None = None
+    parsed_by: str | None = None
 
     def required_package(self) -> str | None:
         """What has to be installed where it trains, of a trainer's file too.
@@ -56,7 +57,8 @@ class Target:
         """What an export does not say, what its keys were checked against, and which checks were made, of what."""
         if self.format is None:
             settings = [setting.as_dict() for setting in bundle.unexpressed]
-            return {"losses": settings, "checked_against": None, "levels": {}}
+            levels = {"parsed": f"by {self.parsed_by}"} if self.parsed_by else {}
+            return {"losses": settings, "checked_against": self.parsed_by, "levels": levels}
         return facts(self.format, bundle.unexpressed)
 
 
@@ -69,7 +71,8 @@ def public_trainer(form: Format) -> Target:
 
 def own_launcher(name: str, title: str, launcher: torchrun.Launcher) -> Target:
     """The target of another way of starting this project's trainer."""
-    return Target(name, title, functools.partial(torchrun.render_launcher, name, launcher), launcher.file)
+    render = functools.partial(torchrun.render_launcher, name, launcher)
+    return Target(name, title, render, launcher.file, parsed_by=launcher.parsed_by)
 
 
 TARGETS: tuple[Target, ...] = (

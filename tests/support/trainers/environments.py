@@ -39,12 +39,16 @@ def trainers() -> dict[str, Any]:
 
 
 TRAINERS = trainers()
-_ENVIRONMENTS: dict[str, Environment] = {one.ENVIRONMENT.name: one.ENVIRONMENT for one in TRAINERS.values()}
+#: What else reads files of ours, or writes files that we read.
+OTHERS = {name: importlib.import_module(f"tests.support.trainers.{name}") for name in ("k8s", "sweep")}
+_ENVIRONMENTS: dict[str, Environment] = {
+    one.ENVIRONMENT.name: one.ENVIRONMENT for one in (TRAINERS | OTHERS).values()
+}
 #: By environment: what pip is given, and what is unpacked besides.
 PACKAGES = {name: one.packages for name, one in _ENVIRONMENTS.items()}
 UNPACKED = {name: one.newer for name, one in _ENVIRONMENTS.items() if one.newer is not None}
 #: The environment that has a format's trainer.
-OF_FORMAT: dict[str, str] = {name: one.ENVIRONMENT.name for name, one in TRAINERS.items()}
+OF_FORMAT: dict[str, str] = {name: one.ENVIRONMENT.name for name, one in (TRAINERS | OTHERS).items()}
 
 
 def made(name: str) -> Path:
@@ -157,14 +161,18 @@ def knowledge(form: str) -> dict[str, Any]:
 
 def problems(form: str, files: list[dict[str, Any]]) -> list[str]:
     """What a format's trainer says against each of the files, of {"text", "ranks"}; "" if nothing."""
-    said = asked(form, "ask", form, "problems", given=json.dumps(files))
-    found: list[str] = json.loads(said.splitlines()[-1])
+    found: list[str] = answers(form, "problems", files)
     return found
+
+
+def answers(form: str, what: str, given: Any) -> Any:
+    """What a function of a format's module says of something, in its environment."""
+    return json.loads(asked(form, "ask", form, what, given=json.dumps(given)).splitlines()[-1])
 
 
 if __name__ == "__main__":
     entries = json.loads(KNOWN.read_text(encoding="utf-8")) if KNOWN.exists() else {}
-    for form in sys.argv[1:] or OF_FORMAT:
+    for form in sys.argv[1:] or TRAINERS:
         entries[form] = knowledge(form)
     text = json.dumps(dict(sorted(entries.items())), indent=1, sort_keys=True)
     KNOWN.write_text(text + "\n", encoding="utf-8")

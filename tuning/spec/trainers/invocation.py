@@ -19,7 +19,23 @@ import yaml
 
 FIELD, DIRECTORY = "trainer.command", "trainer.directory"
 #: Where the values of a trial go, as W&B's sweep files have it; a command without any has them at its end.
-MACROS = ("${args}", "${args_no_hyphens}", "${args_no_boolean_flags}", "${args_json}", "${args_json_file}")
+MACROS = (
+    *(
+        "${args}",
+        "${args_no_equals}",
+        "${args_no_hyphens}",
+        "${args_no_boolean_flags}",
+        "${args_append_hydra}",
+    ),
+    *("${args_override_hydra}", "${args_json}", "${args_json_file}"),
+)
+#: What stands before each ``name=value`` of a macro that puts nothing else.
+_BEFORE = {
+    "${args}": "--",
+    "${args_no_hyphens}": "",
+    "${args_append_hydra}": "+",
+    "${args_override_hydra}": "++",
+}
 #: Stands for the folder of a trial in a command.
 FOLDER = "{folder}"
 #: In a trial's folder: its values for ``${args_json_file}``.
@@ -272,18 +288,16 @@ def apply_arguments(command: Invocation, values: Mapping[str, Any]) -> Invocatio
 def macro_value(macro: str, values: Mapping[str, Any]) -> list[str]:
     """What a macro stands for, as W&B's agent puts it."""
     names = {name.lstrip("-"): value for name, value in values.items()}
-    if macro == "${args_no_hyphens}":
-        return [f"{name}={word_of(value)}" for name, value in names.items()]
+    if macro in _BEFORE:
+        return [f"{_BEFORE[macro]}{name}={word_of(value)}" for name, value in names.items()]
+    if macro == "${args_no_equals}":
+        return [word for name, value in names.items() for word in (f"--{name}", word_of(value))]
     if macro == "${args_json}":
         return [json.dumps(names)]
     if macro == "${args_json_file}":
         return [f"{FOLDER}/{ARGUMENTS_FILE}"]
-    if macro == "${args_no_boolean_flags}":
-        parts = {name: value for name, value in names.items() if value is not False}
-        return [
-            f"--{name}" if value is True else f"--{name}={word_of(value)}" for name, value in parts.items()
-        ]
-    return [f"--{name}={word_of(value)}" for name, value in names.items()]
+    parts = {name: value for name, value in names.items() if value is not False}
+    return [f"--{name}" if value is True else f"--{name}={word_of(value)}" for name, value in parts.items()]
 
 
 def _option(command: Invocation, name: str) -> str:

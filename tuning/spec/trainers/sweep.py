@@ -21,6 +21,8 @@ _MARK = "parameters"
 _KNOWN = ("program", "method", "metric", "parameters", "command", "early_terminate", "run_cap", "name")
 #: What only tells about a sweep.
 _ABOUT = ("description", "project", "entity", "controller")
+#: Of a grid whose file does not say how many.
+_MOST_TRIALS = 10_000
 _METHODS = {"grid": "random", "random": "random", "bayes": "auto"}
 #: The metrics that trials of a command have, by the names that people give them, and the direction that is better.
 _METRICS = {
@@ -30,14 +32,14 @@ _METRICS = {
     **dict.fromkeys(("tokens_per_second", "tps", "throughput"), ("tokens_per_second", "maximize")),
 }
 _USUAL_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
-_PARAMETER = ("value", "values", "min", "max", "distribution")
-_RANGES = {
-    "uniform": False,
-    "int_uniform": False,
-    "log_uniform_values": True,
-    "constant": None,
-    "categorical": None,
+#: The keys of a parameter of each kind, and the distributions that it may name; the first is what it has without one.
+_KINDS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("value",): ("constant",),
+    ("values",): ("categorical",),
+    ("min", "max"): ("", "uniform", "int_uniform", "log_uniform_values"),
 }
+_PARAMETER = (*(key for keys in _KINDS for key in keys), "distribution")
+_DISTRIBUTIONS = tuple(name for names in _KINDS.values() for name in names if name)
 _MACRO = re.compile(r"\$\{([^}]*)\}")
 #: What a shell would run: ``$(command)`` and backticks.
 _CODE = re.compile(r"\$\(|`")
@@ -65,6 +67,8 @@ def study_of_sweep(tree: Mapping[str, Any], name: str) -> JsonDocument:
     for key, parameter in parameters.items():
         short = _NAME.sub("_", str(key))
         values = _values(str(key), parameter)
+        if tree.get("method") == "grid":
+            values = _grid_values(str(key), values)
         if short in options:
             raise InputError(
                 f"{_MARK}.{key}", parameter, f"is the same name as {options[short]} here; rename one of them"
@@ -101,20 +105,50 @@ def _values(key: str, parameter: Any) -> Any:
                 f"{field}.{name}", parameter[name], f"is not supported in a sweep; known: {names}"
             )
     kind = parameter.get("distribution")
-    if kind is not None and not (isinstance(kind, str) and kind in _RANGES):
-        raise InputError(f"{field}.distribution", kind, f"is not supported; known: {', '.join(_RANGES)}")
-    if "value" in parameter:
+    if kind is not None and not (isinstance(kind, str) and kind in _DISTRIBUTIONS):
+        raise InputError(
+            f"{field}.distribution", kind, f"is not supported; known: {', '.join(_DISTRIBUTIONS)}"
+        )
+    keys = tuple(key for key in _PARAMETER[:-1] if key in parameter)
+    if keys not in _KINDS:
+        raise InputError(field, parameter, "give value, values, or min and max")
+    if kind is not None and kind not in _KINDS[keys]:
+        names = ", ".join(filter(None, _KINDS[keys]))
+        raise InputError(f"{field}.distribution", kind, f"is none of {' and '.join(keys)}; give {names}")
+    if keys == ("value",):
         return [_plain(field, parameter["value"])]
-    if "values" in parameter:
+    if keys == ("values",):
         if not isinstance(parameter["values"], list) or not parameter["values"]:
             raise InputError(f"{field}.values", parameter["values"], "is no list of values")
         return [_plain(field, value) for value in parameter["values"]]
-    if "min" not in parameter or "max" not in parameter:
-        raise InputError(field, parameter, "give value, values, or min and max")
+    return _range(field, parameter, kind)
+
+
+def _range(field: str, parameter: Mapping[str, Any], kind: str | None) -> dict[str, Any]:
     low, high = (_number(f"{field}.{end}", parameter[end]) for end in ("min", "max"))
-    if kind == "uniform":
-        low, high = float(low), float(high)
-    return {"low": low, "high": high} | ({"log": True} if _RANGES.get(str(kind)) else {})
+    if low >= high:
+        raise InputError(f"{field}.min", low, f"is not below max ({high}); give a smaller one")
+    if kind == "int_uniform" and not (isinstance(low, int) and isinstance(high, int)):
+        raise InputError(
+            field, parameter, "has int_uniform, and ends that are no whole numbers; give whole ones"
+        )
+    if kind in ("uniform", "log_uniform_values") or isinstance(low, float) or isinstance(high, float):
+        low, high = float(low), float(high)  # a whole end of a range says nothing of what lies within
+    return {"low": low, "high": high} | ({"log": True} if kind == "log_uniform_values" else {})
+
+
+def _grid_values(key: str, values: Any) -> list[Any]:
+    """Of a grid: a range of whole numbers is each of them."""
+    if isinstance(values, list):
+        return values
+    low, high = values["low"], values["high"]
+    if not (isinstance(low, int) and isinstance(high, int)) or "log" in values:
+        remedy = "has a range, of which a grid has no end; give values, or another method"
+        raise InputError("method", f"grid with {key}", remedy)
+    if high - low >= _MOST_TRIALS:
+        remedy = f"has {high - low + 1:,} values, and a grid has at most {_MOST_TRIALS:,}; give fewer"
+        raise InputError("method", f"grid with {key}", remedy)
+    return list(range(low, high + 1))
 
 
 def _plain(field: str, value: Any) -> Any:
@@ -194,10 +228,7 @@ def _method(tree: Mapping[str, Any], turned: Mapping[str, Any]) -> dict[str, Any
         raise InputError("run_cap", cap, "is no whole number above 0")
     document: dict[str, Any] = {"sampler": _METHODS[method]}
     if method == "grid":
-        if ranges := [key for key, values in turned.items() if isinstance(values, dict)]:
-            remedy = "has a range, of which a grid has no end; give values, or another method"
-            raise InputError("method", f"grid with {ranges[0].removeprefix('trainer.')}", remedy)
-        document["trials"] = min(prod(len(values) for values in turned.values()) + 1, cap or 10_000)
+        document["trials"] = min(prod(len(values) for values in turned.values()) + 1, cap or _MOST_TRIALS)
     elif cap is not None:
         document["trials"] = cap
     return document

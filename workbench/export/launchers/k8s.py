@@ -57,4 +57,9 @@ def _name(text: str) -> str:
     return f"wb-{re.sub(r'[^a-z0-9]+', '-', text.lower())}"[:_LONGEST_NAME].strip("-")
 
 
-K8S = torchrun.Launcher("trainjob.yaml", _train_job, "`kubectl create -f trainjob.yaml` trains it again")
+K8S = torchrun.Launcher(
+    "trainjob.yaml",
+    _train_job,
+    "`kubectl create -f trainjob.yaml` trains it again",
+    parsed_by="kubeflow-trainer-api 2.3.0",
+)

@@ -124,13 +124,15 @@ class Launcher:
     """Another way of starting this project's trainer: ``file`` stands in the export in place of ``run.sh``.
 
     ``text`` makes it from the export under torchrun and the configuration. ``label`` is what the README says of it, in
-    Markdown. Without ``executable`` another program reads it.
+    Markdown. Without ``executable`` another program reads it. ``parsed_by`` is the package, with its version, whose
+    code read exports of random configurations.
     """
 
     file: str
     text: Callable[[Bundle, RunConfig], str]
     label: str
     executable: bool = False
+    parsed_by: str | None = None
 
 
 def render_launcher(

@@ -52,6 +52,12 @@ def test_a_sweep_is_a_study_of_its_command() -> None:
     [
         ("${args_no_hyphens}", ("batch-size=16", "compile=False", "optim.lr=0.001")),
         ("${args_no_boolean_flags}", ("--batch-size=16", "--optim.lr=0.001")),
+        (
+            "${args_no_equals}",
+            ("--batch-size", "16", "--compile", "False", "--optim.lr", "0.001"),
+        ),
+        ("${args_append_hydra}", ("+batch-size=16", "+compile=False", "+optim.lr=0.001")),
+        ("${args_override_hydra}", ("++batch-size=16", "++compile=False", "++optim.lr=0.001")),
         ("${args_json}", ('{"batch-size": 16, "compile": false, "optim.lr": 0.001}',)),
         ("${args_json_file}", ("{folder}/arguments.json",)),
     ],
@@ -90,6 +96,19 @@ def test_ranges_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert file.command.with_values({"lr": 0.01, "width": 32}).words[4:] == ("--width", "32", "--lr", "0.01")
 
 
+def test_a_grid_takes_ranges_of_whole_numbers() -> None:
+    file = study(parameters={"a": {"min": 2, "max": 4}, "b": {"values": [1, 2]}})
+    assert {knob.key: knob.choices for knob in file.knobs} == {"trainer.a": (2, 3, 4), "trainer.b": (1, 2)}
+    assert file.trials == 7
+
+
+def test_a_range_is_of_whole_numbers_if_both_ends_are() -> None:
+    parameters = {"a": {"min": 1, "max": 20.0}, "b": {"min": 1, "max": 20}, "c": {"min": 0.5, "max": 2}}
+    knobs = {knob.key: knob for knob in study(parameters=parameters, method="random").knobs}
+    assert [knobs[f"trainer.{name}"].integer for name in "abc"] == [False, True, False]
+    assert {type(knobs["trainer.a"].interpolate(0.3))} == {float}
+
+
 @pytest.mark.parametrize(
     ("changes", "field", "words"),
     [
@@ -124,7 +143,24 @@ def test_ranges_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
             "not supported",
         ),
         ({"parameters": {"a": {"values": [[1, 2], [3]]}}}, "parameters.a", "no plain value"),
-        ({"method": "grid", "parameters": {"a": {"min": 0, "max": 1}}}, "method", "no end"),
+        ({"parameters": {"a": {"min": 4, "max": 1}}}, "parameters.a.min", "not below max"),
+        (
+            {"parameters": {"a": {"value": 1, "values": [1, 2]}}},
+            "parameters.a",
+            "value, values, or min and max",
+        ),
+        (
+            {"parameters": {"a": {"values": [1, 2], "distribution": "uniform"}}},
+            "parameters.a.distribution",
+            "give categorical",
+        ),
+        (
+            {"parameters": {"a": {"min": 1.5, "max": 4, "distribution": "int_uniform"}}},
+            "parameters.a",
+            "whole ones",
+        ),
+        ({"method": "grid", "parameters": {"a": {"min": 0, "max": 1.5}}}, "method", "no end"),
+        ({"method": "grid", "parameters": {"a": {"min": 1, "max": 20_000}}}, "method", "at most 10,000"),
         ({"command": ["python", "${progam}", "${args}"]}, "command", "no macro that is known"),
         ({"command": ["python", "$(whoami).py", "${args}"]}, "command", "code for a shell"),
         ({"command": ["python", "`whoami`.py", "${args}"]}, "command", "code for a shell"),

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from engine.config import run_config
 from engine.run import run_folder
 from tests.support.runs import small
+from tests.support.trainers.environments import OTHERS, problems, require
+from tests.support.trainers.results import noted
+from tests.support.workbench.drawn_configs import legal
 from workbench.export.targets import find_target
 from workbench.home import runs
 
@@ -36,6 +41,14 @@ def test_it_asks_for_nodes_ranks_and_devices(tmp_path: Path) -> None:
     assert "resourcesPerNode" not in job(tmp_path, device="cpu")[0]["spec"]["trainer"]
 
 
+def test_what_read_it_is_told(tmp_path: Path) -> None:
+    target, folder = find_target("k8s"), run_folder.create(tmp_path, small(), {})
+    facts = target.facts(target.render(runs.load(folder), None))
+    (package,) = OTHERS["k8s"].ENVIRONMENT.packages
+    assert facts["checked_against"] == package.replace("==", " ")
+    assert facts["levels"] == {"parsed": f"by {facts['checked_against']}"}
+
+
 def test_its_command_gets_the_exact_configuration(tmp_path: Path) -> None:
     made, config = job(tmp_path, parallel__dp=2, environment__OMP_NUM_THREADS=3)
     trainer = made["spec"]["trainer"]
@@ -50,3 +63,17 @@ def test_its_command_gets_the_exact_configuration(tmp_path: Path) -> None:
     assert "threads 3" in done.stdout
     assert seen.read_text() == config
     assert run_config.load(seen).parallel.dp == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_kubeflows_own_types_read_every_job(tmp_path: Path) -> None:
+    require("k8s")
+    many = 1000
+    folders = (run_folder.create(tmp_path, config, {"study": "s"}) for config in legal(many, "parsed k8s"))
+    exports = (find_target("k8s").render(runs.load(folder), None) for folder in folders)
+    jobs = [{"text": export.files["trainjob.yaml"]} for export in exports]
+    *said, wrong = problems("k8s", [*jobs, {"text": OTHERS["k8s"].WRONG}])
+    assert "numNode" in wrong, "what reads a thousand jobs says no to a key that there is not"
+    assert Counter(said) == {"": many}
+    noted("k8s", "parsed", "random legal configurations", f"{many:,} of {many:,} read by its types, whole")
