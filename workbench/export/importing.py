@@ -11,7 +11,7 @@ from typing import Any
 from engine.config.errors import InputError, several
 from engine.config.run_config import RunConfig
 from engine.config.validation import rules
-from workbench.export import targets
+from workbench.export import companion, targets
 from workbench.export.mapping import documents
 from workbench.export.mapping.rows import USUAL, Document, Format
 
@@ -46,7 +46,7 @@ def read(path: Path, name: str | None = None, ranks: int | None = None,
     """
     text = _text(path)
     form = _find_format(name) if name else _detect_format(path, text)
-    return read_text(form, text, ranks, sets or {})
+    return read_text(form, text, ranks, sets or {}, path.parent)
 
 
 def read_upload(name: str, data: bytes, form: str | None = None, ranks: int | None = None) -> ImportResult:
@@ -69,14 +69,17 @@ def format_names() -> list[str]:
     return [form.name for form in _formats()]
 
 
-def read_text(form: Format, text: str, ranks: int | None, sets: Mapping[str, Any]) -> ImportResult:
-    """As ``read``, of a file's text."""
-    parsed = form.document(text)
+def read_text(
+    form: Format, text: str, ranks: int | None, sets: Mapping[str, Any], folder: Path | None = None
+) -> ImportResult:
+    """As ``read``, of a file's text; another file that it names is looked for in the ``folder``."""
+    parsed, deepspeed = companion.split(form, form.document(text), folder)
     usual = documents.usual(form.name)
     document = usual | parsed
     ranks_of_file = form.ranks(document)
     count = ranks or ranks_of_file or 1
     values = form.settings(document, count)
+    values = deepspeed.apply(values, count) if deepspeed is not None else values
     if ranks and ranks_of_file and ranks != ranks_of_file:
         raise InputError("--ranks", ranks, f"the file is for {several(ranks_of_file, 'ranks')}; leave it out")
     values = {
@@ -92,6 +95,7 @@ def read_text(form: Format, text: str, ranks: int | None, sets: Mapping[str, Any
         raise InputError(problem.field, problem.value, remedy) from None
     package = documents.read_format(form.name)["package"]
     left_out = form.unread(parsed, usual, count, config)
+    left_out |= deepspeed.unread(count, config) if deepspeed is not None else {}
     return ImportResult(form.name, package, count, config, _with_batch(values), left_out)
 
 

@@ -239,6 +239,7 @@ ACCELERATE = Format(
     partly=("mixed_precision", "dynamo_config.dynamo_backend"),
     exceeding={f"{_FSDP}sharding_strategy": ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")},
     launch=Launch("accelerate's launcher", "train.py [its arguments]", "your training script", _END),
+    deepspeed_key=f"{_DEEPSPEED}deepspeed_config_file",
     test_evidence={"parsed": "by accelerate 1.15.0", "trained": "DDP and FSDP2 on two CPU ranks"},
     ranks=lambda document: document.get("num_processes"),
 )

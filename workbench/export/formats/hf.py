@@ -27,7 +27,6 @@ from workbench.export.mapping.unexpressed import add_common_rows
 
 _SYNC = "accelerator_config.gradient_accumulation_kwargs.sync_each_batch"
 #: Of a file of DeepSpeed that stands within.
-_DEEPSPEED = "deepspeed.zero_optimization.stage"
 _KIND, _OF_KIND = "lr_scheduler_type", "lr_scheduler_kwargs."
 #: Its schedules, and what each is here.
 _KINDS = {"constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "polynomial": "linear",
@@ -52,9 +51,7 @@ def _sharding(values: Values) -> Document:
 
 
 def _stage_of(document: Document, ranks: int) -> dict[str, Any]:
-    if not document.get(hf_fsdp.SWITCH):
-        return {"parallel.zero_stage": int(document.get(_DEEPSPEED, 0))}
-    return {"parallel.zero_stage": hf_fsdp.stage_of(document)}
+    return {"parallel.zero_stage": hf_fsdp.stage_of(document) if document.get(hf_fsdp.SWITCH) else 0}
 
 
 def _recomputing(values: Values) -> Document:
@@ -163,8 +160,8 @@ ROWS = add_common_rows((
     Row("parallel.dp", Level.EXPRESSED, ("run.sh",), "is the number of ranks",
         read=lambda document, ranks: {"parallel.dp": ranks} if ranks else {},
         accepts=lambda values: True),
-    Row("parallel.zero_stage", Level.EQUIVALENT, (hf_fsdp.SWITCH, hf_fsdp.VERSION, hf_fsdp.RESHARD, hf_fsdp.POLICY,
-                                                  _DEEPSPEED),
+    Row("parallel.zero_stage", Level.EQUIVALENT, (hf_fsdp.SWITCH, hf_fsdp.VERSION, hf_fsdp.RESHARD,
+                                                  hf_fsdp.POLICY),
         "2 and 3 are FSDP2 without and with resharding after forward; 1 becomes 2",
         "stage 1: name a file of --to deepspeed under the key deepspeed",
         write=_sharding, read=_stage_of, accepts=lambda values: _stage(values) != 1),
@@ -266,5 +263,6 @@ HF = Format(
     partly=(_KIND, "optim", "optim_args"),
     exceeding=hf_fsdp.EXCEEDING,
     launch=script_launch("a script with Hugging Face's Trainer", '"$1" "$HERE/training_args.json" "${@:2}"'),
+    deepspeed_key="deepspeed",
     test_evidence={"parsed": "by transformers 5.23.0", "trained": "DDP and FSDP2 on two CPU ranks"},
 )

@@ -165,7 +165,8 @@ class Format:
     refuses it or lets it through; the number of ranks is 0 where it is not known. ``ranks`` reads it from a document
     that says it. ``partly`` are keys of which some values have no setting here, ``exceeding`` values that make one and
     say more than it does. ``launch`` is how it is started, ``test_evidence`` what tests tried with it, by level:
-    *parsed* and *trained*. A file with one of the ``own_suffixes`` is this trainer's, whatever stands in it.
+    *parsed* and *trained*. A file with one of the ``own_suffixes`` is this trainer's, whatever stands in it. Under
+    ``deepspeed_key`` stands DeepSpeed's JSON file, or its name.
     """
 
     name: str
@@ -183,6 +184,7 @@ class Format:
     exceeding: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     ranks: Callable[[Document], int | None] = lambda document: None
     own_suffixes: tuple[str, ...] = ()
+    deepspeed_key: str | None = None
 
     def row(self, setting: str) -> Row:
         """The row about a setting."""
