@@ -32,7 +32,7 @@ STUDY = {
     "Best": "The winner's value as it was measured again where that was done, else as it was searched.",
     "Baseline": "The point that everything is compared with: measured like any other trial.",
     "Gain": "The best over the baseline, with the 95 % interval of what was measured again; a search alone flatters "
-    "its winner.",
+    "its winner. In turns: by windows beside whoever led then, as the machine may have changed between the two values.",
 }
 #: Tile of a configuration that is exported.
 EXPORT = {
