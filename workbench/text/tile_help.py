@@ -11,7 +11,8 @@ RUN = {
     "Step time, mean": "Wall time of a step and what comes before it, the mean over ranks; warm-up does not count.",
     "Step time": "Wall time of a step and what comes before it, the mean over ranks and the last steps.",
     "Communication": "The share of the step in which a rank's main thread stood and waited for a collective, the mean "
-    "over ranks. What was hidden behind computation is not in it; waits for a pipeline's messages are the bubble.",
+    "over ranks. What was hidden behind computation is not in it; waits for a pipeline's messages are the bubble. "
+    "Verdicts call exposed what the calls cost by themselves, and count waits for late ranks as straggler.",
     "Peak memory": "The largest peak of a rank: resident memory on a CPU, torch's allocator on a GPU, whose context "
     "and NCCL's buffers come on top.",
     "Memory, largest rank": "The largest peak of a rank so far: resident memory on a CPU, torch's allocator on a GPU.",
