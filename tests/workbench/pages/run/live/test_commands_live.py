@@ -152,7 +152,7 @@ def test_the_whole_page_is_drawn_again_once_other_values_hold(
 ) -> None:
     """The form said what holds, and the table of settings below it what held when the page was opened."""
     folder, scopes = home / full_home(home), list[str]()
-    monkeypatch.setattr(page.st, "rerun", lambda scope: scopes.append(scope))
+    monkeypatch.setattr(page.st, "rerun", lambda **told: scopes.append(told["scope"]))
     app = opened(folder.name)
     held = app.session_state[page._holds_key(folder)]
     assert held == run_folder.read_json(folder / run_folder.CONFIG) and not scopes
