@@ -43,7 +43,7 @@ from profilers.model.run_summary import Bounds, CommunicationRow, RunFacts, RunS
 from profilers.model.verdict import Thresholds, Verdict, judge, rate
 from profilers.records.reader import RunRecords
 from profilers.verdicts.episodes import episodes_of
-from profilers.verdicts.rules import findings_of
+from profilers.verdicts.rules import exposures_of, findings_of
 
 __all__ = ["RunFacts", "RunSummary", "summarize"]
 
@@ -284,9 +284,11 @@ def _where_time_goes(
     rows: list[CommunicationRow],
 ) -> dict[str, Any]:
     breakdown = anatomy(detailed, records, facts)
-    findings = findings_of(records, detailed, facts.setting, rows, breakdown, used)
+    waits = exposures_of(records, detailed, facts.setting)
+    findings = findings_of(records, detailed, facts.setting, waits, rows, breakdown, used)
     return {
         "phases": mean_phases(detailed),
+        "late_rank_seconds": sum(wait.late_seconds for wait in waits),
         "between_seconds": mean_gap_seconds(detailed),
         **breakdown,
         **_verdicts(findings, facts.setting.thresholds),

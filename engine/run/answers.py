@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 from engine.config.errors import several
 from engine.run import commands, progress, run_folder
 from engine.run.ownership import is_alive
+from profilers.analysis.events import VALIDATION_EVENT
 from profilers.records.reader import RunRecords
+from profilers.records.schema import Event
 
 _POLL_SECONDS = 0.1
 
@@ -127,6 +130,43 @@ def _answer(rank: int, reply: dict[str, Any]) -> RankReply:
         recorded=reply.get("recorded"),
         loss=reply.get("loss"),
     )
+
+
+def losses_of_orders(folder: Path) -> dict[str, float]:
+    """By the id of an order that asked for it, the loss on held-out text: also of steps that were undone since, which
+    count in nothing else. Means over the ranks that computed it.
+    """
+    records = RunRecords(folder / run_folder.RECORDS)
+    asked = {
+        path.stem: run_folder.read_json(path) or {} for path in (folder / run_folder.COMMANDS).glob("*.json")
+    }
+    steps = {
+        order: count
+        for order, document in asked.items()
+        if document.get("command") in (commands.TRY, commands.BACK)
+        and isinstance(count := (document.get("arguments") or {}).get("steps"), int)
+    }
+    losses = defaultdict[str, list[float]](list)
+    for rank in records.ranks():
+        for order, loss in _losses_of_rank(records.events(rank), steps):
+            losses[order].append(loss)
+    return {order: sum(told) / len(told) for order, told in losses.items()}
+
+
+def _losses_of_rank(events: Sequence[Event], steps: Mapping[str, int]) -> Iterator[tuple[str, float]]:
+    """What one rank told: a loss counts for the last order that asked for one before this step."""
+    wanted: tuple[str, int] | None = None
+    for event in events:
+        step, loss = event.data.get("step"), event.data.get("loss")
+        if event.kind == commands.EVENT and not event.data.get("problem"):
+            order = str(event.data.get("id"))
+            if event.data.get("command") == commands.EVALUATE and isinstance(loss, float):
+                yield order, loss
+            if event.data.get("command") in (commands.TRY, commands.BACK):
+                wanted = (order, int(step or 0) + steps[order]) if order in steps else None
+        elif event.kind == VALIDATION_EVENT and wanted and step == wanted[1] and isinstance(loss, float):
+            yield wanted[0], loss
+            wanted = None
 
 
 def report_files(replies: list[RankReply]) -> list[RankReply]:

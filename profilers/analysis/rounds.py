@@ -84,6 +84,11 @@ RECENT_STEPS = 20
 
 def recent_steps(outer: Mapping[str, Any] | None) -> int:
     """The last steps that say how fast a run is now: whole rounds by its section ``outer``, 20 steps without one."""
-    outer = outer or {}
-    period = 1 if outer.get("method", "none") == "none" else max(1, int(outer.get("period") or 1))
+    period = round_steps(outer)
     return -(-RECENT_STEPS // period) * period
+
+
+def round_steps(outer: Mapping[str, Any] | None) -> int:
+    """Steps from one exchange of an outer loop to the next, by its section; 1 without one."""
+    outer = outer or {}
+    return 1 if outer.get("method", "none") == "none" else max(1, int(outer.get("period") or 1))

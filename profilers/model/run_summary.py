@@ -240,6 +240,9 @@ class RunSummary:
     phases: dict[str, float] = field(default_factory=dict)
     #: Mean seconds between two steps; with the phases they sum to the mean step.
     between_seconds: float | None = None
+    #: Of the phase ``communication_exposed``: waits for ranks that came late to a collective, which verdicts count as
+    #: straggler. What is left is what the calls cost by themselves. None in older files.
+    late_rank_seconds: float | None = None
     #: Means over ranks and detailed steps: the phase ``communication_exposed`` by axis, and what was hidden behind
     #: computation. Waits for a pipeline's messages are in the phase ``bubble``.
     exposed_seconds_by_axis: dict[str, float] = field(default_factory=dict)

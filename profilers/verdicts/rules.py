@@ -14,17 +14,26 @@ from profilers.model.verdict import COMPUTE_BOUND, Setting, Verdict, find_keys
 from profilers.records.operations import POINT_TO_POINT
 from profilers.records.reader import RunRecords, host_name
 from profilers.verdicts.communication import exposed_findings
-from profilers.verdicts.evidence import RuleInputs, exposures, percent, seconds
+from profilers.verdicts.evidence import Exposure, RuleInputs, exposures, percent, seconds
 from profilers.verdicts.experts import expert_findings
 from profilers.verdicts.machine import machine_findings
 from profilers.verdicts.pipeline import pipeline_findings
 from profilers.verdicts.steps import step_findings
 
 
+def exposures_of(records: RunRecords, measured: JoinedSteps, setting: Setting) -> list[Exposure]:
+    """What ranks waited for in these steps: what calls cost by themselves, and what late ranks add. Together they are
+    the phase ``communication_exposed``.
+    """
+    calls = [records.table(rank, "comm") for rank in measured.ranks]
+    return exposures(calls, measured, setting.groups)
+
+
 def findings_of(
     records: RunRecords,
     measured: JoinedSteps,
     setting: Setting,
+    waits: list[Exposure],
     rows: Sequence[CommunicationRow],
     breakdown: Mapping[str, Any],
     used: RankGpus,
@@ -32,10 +41,8 @@ def findings_of(
     """One finding a rule, and for exposed communication one an operation and axis; without thresholds.
 
     ``rows`` and ``breakdown``, the anatomy, are what the run's summary says, ``used`` are the GPUs that ranks
-    compute on. ``measured`` has at least one step.
+    compute on, ``waits`` is from ``exposures_of``. ``measured`` has at least one step.
     """
-    calls = [records.table(rank, "comm") for rank in measured.ranks]
-    waits = exposures(calls, measured, setting.groups)
     inputs = RuleInputs(measured, setting, waits, hosts_of(records), _of_tasks(records, measured))
     gpus = [GpuReadings(gpu.gpu, gpu.ranks, records.table(gpu.process, "gpu")) for gpu in used.gpus]
     hosts = {host_name(host): records.table(host, "host") for host in records.hosts()}
@@ -77,7 +84,7 @@ def _compute_bound(inputs: RuleInputs) -> Verdict:
     return Verdict(
         name=COMPUTE_BOUND,
         evidence=f"forward, backward and optimizer take {seconds(busy)} of a mean step ({percent(busy / step)}), "
-        f"and waiting for other ranks takes {seconds(waits)} ({percent(waits / step)})",
+        f"and waiting, for communication and for late ranks, takes {seconds(waits)} ({percent(waits / step)})",
         threshold=None,
         advice=advice,
         knobs=find_keys(advice),

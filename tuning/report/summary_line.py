@@ -261,13 +261,22 @@ def _others(document: StudyResult, best: Entry) -> str:
     runner = document.runner_up
     if not runner or not runner.value or not best.value:
         return words
-    # Of the runs that both were measured again in, if there are some.
+    return f"{words}; the nearest, {runner.label}, reaches {_reached(document, best, runner):.2f}x"
+
+
+def _reached(document: StudyResult, best: Entry, runner: Entry) -> float:
+    """What the nearest came to over the baseline, which is the best: in the runs that both were measured again in, if
+    there are some, else by what ranks them.
+    """
+    rounds = document.confirmation_rounds
     arms = {arm.trial: arm for arm in (rounds.arms if rounds else ())}
+    if runner.trial in arms:
+        return arms[runner.trial].ratio
+    rows = {row.number: row.over_baseline for row in document.trials}
+    if (over := rows.get(runner.trial)) is not None:
+        return over
     winner_value = arms[best.trial].searched_value if best.trial in arms else None
-    reached = (
-        arms[runner.trial].ratio if runner.trial in arms else runner.value / (winner_value or best.value)
-    )
-    return f"{words}; the nearest, {runner.label}, reaches {reached:.2f}x"
+    return (runner.value or 0.0) / (winner_value or best.value or 1.0)
 
 
 def _no_room(document: StudyResult) -> str:

@@ -16,8 +16,9 @@ from workbench.export.mapping import documents
 from workbench.export.mapping.rows import USUAL, Document, Format
 
 _BY_SUFFIX = {".json": documents.read_json, ".yaml": documents.read_yaml, ".yml": documents.read_yaml}
-#: Larger than any such file.
-_MOST_BYTES = 4 * 2**20
+#: A file is smaller than this; a larger one is none.
+MOST_MIB = 4
+_MOST_BYTES = MOST_MIB * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def read_upload(name: str, data: bytes, form: str | None = None, ranks: int | No
         InputError: as ``read``.
     """
     if len(data) > _MOST_BYTES:
-        raise InputError("file", name, "is larger than 4 MiB; give a trainer's configuration file")
+        raise InputError("file", name, f"is larger than {MOST_MIB} MiB; give a trainer's configuration file")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -142,7 +143,9 @@ def write(text: str, out: Path) -> None:
 def _text(path: Path) -> str:
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise InputError("file", str(path), "is larger than 4 MiB; give a trainer's configuration file")
+            raise InputError(
+                "file", str(path), f"is larger than {MOST_MIB} MiB; give a trainer's configuration file"
+            )
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise InputError("file", str(path), f"cannot be read ({os.strerror(error.errno or 0)})") from None

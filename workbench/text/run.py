@@ -150,7 +150,9 @@ def _step_lines(summary: RunSummary) -> Iterator[Line]:
     if summary.phases:
         yield "phases", step.phases(summary.phases, summary.between_seconds or 0.0)
     if summary.exposed_seconds_by_axis:
-        yield "exposed", step.axes_text(summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis)
+        parts = step.waits(summary, words.seconds)
+        axes = step.axes_text(summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis)
+        yield "exposed", "; ".join(part for part in (axes, parts) if part)
     if summary.slowest_rank_share is not None:
         yield "skew", step.straggler(summary)
     for text in step.anatomy(summary):

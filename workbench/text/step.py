@@ -4,7 +4,7 @@ what becomes of its activations and of its compressed gradients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.config.layout import RANKS
@@ -57,6 +57,20 @@ def phases(seconds_by_phase: Mapping[str, float], between: float = 0.0) -> str:
         for name, seconds in sorted(seconds_by_phase.items(), key=lambda item: -item[1])
         if whole and seconds / whole >= _LEAST_SHARE
     )
+
+
+def waits(summary: RunSummary, unit: Callable[[float], str]) -> str:
+    """What the waits for communication are made of; empty where there are none, or an older version did not tell."""
+    whole, late = summary.phases.get("communication_exposed"), summary.late_rank_seconds
+    if not whole or late is None:
+        return ""
+    return f"{unit(max(0.0, whole - late))} for the calls, {unit(late)} for late ranks"
+
+
+def share_of_step(summary: RunSummary) -> Callable[[float], str]:
+    """Seconds as a part of the mean step, to the digit that verdicts have."""
+    step = sum(add_between(summary.phases, summary.between_seconds or 0.0).values())
+    return lambda seconds: words.percent(seconds / step, 1)
 
 
 def axes_text(exposed: Mapping[str, float], hidden: Mapping[str, float]) -> str:

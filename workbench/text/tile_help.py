@@ -11,7 +11,8 @@ RUN = {
     "Step time, mean": "Wall time of a step and what comes before it, the mean over ranks; warm-up does not count.",
     "Step time": "Wall time of a step and what comes before it, the mean over ranks and the last steps.",
     "Communication": "The share of the step in which a rank's main thread stood and waited for a collective, the mean "
-    "over ranks. What was hidden behind computation is not in it; waits for a pipeline's messages are the bubble.",
+    "over ranks. What was hidden behind computation is not in it; waits for a pipeline's messages are the bubble. "
+    "Verdicts call exposed what the calls cost by themselves, and count waits for late ranks as straggler.",
     "Peak memory": "The largest peak of a rank: resident memory on a CPU, torch's allocator on a GPU, whose context "
     "and NCCL's buffers come on top.",
     "Memory, largest rank": "The largest peak of a rank so far: resident memory on a CPU, torch's allocator on a GPU.",
@@ -32,7 +33,7 @@ STUDY = {
     "Best": "The winner's value as it was measured again where that was done, else as it was searched.",
     "Baseline": "The point that everything is compared with: measured like any other trial.",
     "Gain": "The best over the baseline, with the 95 % interval of what was measured again; a search alone flatters "
-    "its winner.",
+    "its winner. In turns: by windows beside whoever led then, as the machine may have changed between the two values.",
 }
 #: Tile of a configuration that is exported.
 EXPORT = {

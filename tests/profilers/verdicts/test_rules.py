@@ -68,6 +68,9 @@ def test_waiting_for_a_late_rank_is_the_straggler_and_not_the_collective(tmp_pat
     reduce = named(found, "exposed_all_reduce")
     assert (reduce.share, reduce.axis) == (about(0.05), "dp")
     assert "another 275.0 ms are spent waiting for late ranks" in reduce.evidence
+    assert found.late_rank_seconds == about(0.275)
+    assert reduce.seconds is not None
+    assert found.late_rank_seconds + reduce.seconds == about(found.phases["communication_exposed"])
 
 
 def test_a_wait_is_shared_by_the_calls_under_way_in_it(tmp_path: Path) -> None:

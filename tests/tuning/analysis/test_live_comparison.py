@@ -31,6 +31,7 @@ from tuning.storage.study_folder import STUDIES
 from tuning.study import run_study
 from workbench.analysis.studies import StudyDocument
 from workbench.figures.study import best_so_far
+from workbench.pages.study.details import IN_TURNS, numbers
 from workbench.terminal.study import print_study
 from workbench.text import study as study_text
 
@@ -91,6 +92,23 @@ def test_the_best_is_who_leads_beside_the_others(tmp_path: Path, objective: str)
         (2, values[2]),
         (3, values[2]),
     ]
+
+
+def test_where_the_baseline_stays_best_the_nearest_is_who_was_nearest_beside_it(tmp_path: Path) -> None:
+    """On a machine that was twice as fast for it, its own value is above the baseline's."""
+    told = [(1.0, {}), (0.6, beside(0, 0.8, 0.5)), (2.0, beside(0, 0.9, 1.0)), (1.0, beside(0, 0.7, 1.0))]
+    found = searched(exact(), tmp_path, told)
+    assert found.best is not None and found.best.trial == 0
+    assert "none of 3 others was faster; the nearest, dp=2" in found.result_line
+    assert found.result_line.partition("reaches ")[2].startswith("0.90x"), "a value of its own time: 0.50x"
+
+
+def test_the_tile_of_a_gain_in_turns_says_why_it_is_not_the_ratio_of_two_values(tmp_path: Path) -> None:
+    told = [(1.0, {}), (0.8, beside(0, 1.25, 1.0)), (1.28, beside(1, 1.25, 2.0)), (1.42, beside(2, 0.9, 2.0))]
+    tiles = numbers(searched(exact(), tmp_path, told))
+    assert tiles["Gain"][0] == "+56.2 %" and IN_TURNS in tiles["Gain"][1]
+    plain = searched(exact(), tmp_path / "apart", [(1.0, {}), (0.5, {"leader_level": None})])
+    assert IN_TURNS not in numbers(plain)["Gain"][1]
 
 
 def test_samplers_learn_what_windows_are_worth_beside_each_other(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from tests.workbench.pages.test_pages import charts, texts, visit
 from tuning.execution.live.ongoing_run import RUNS
 from tuning.storage.study_folder import STUDIES
 from workbench.figures import steps
+from workbench.pages.run.live import header
 
 
 def ranks_of(run: str) -> Any:
@@ -104,6 +106,36 @@ def told(run: str) -> tuple[str, int]:
     (bar,) = app.get("progress")
     assert at == 0
     return f"{app.metric[0].value} {below[0].replace('&nbsp;', '')}", bar.proto.value
+
+
+def recent(measured: list[bool], **outer: Any) -> list[int]:
+    """The steps whose mean the tiles have, of two ranks that wrote so many."""
+    numbers = np.arange(len(measured))
+    columns = {name: np.zeros(len(measured)) for name in header._COLUMNS}
+    columns |= {"step": numbers, "measured": np.array(measured)}
+    snapshot: Any = SimpleNamespace(steps={0: columns, 1: columns}, config={"outer": outer})
+    (first, second) = header.recent_columns(snapshot).values()
+    assert first["step"].tolist() == second["step"].tolist()
+    return [int(step) for step in first["step"]]
+
+
+def test_warm_up_is_not_in_the_mean_of_the_last_steps() -> None:
+    """Or tiles of a short run that has ended differ from those of its page, which leave it out."""
+    assert recent([False] * 4 + [True] * 6) == [4, 5, 6, 7, 8, 9]
+    assert recent([True] * 30) == list(range(10, 30))
+    assert recent([False] * 5) == [0, 1, 2, 3, 4], "all that there is"
+    assert recent([True] * 5 + [False] * 2 + [True] * 3) == [7, 8, 9], "since a change"
+    assert recent([True] * 5 + [False] * 2) == list(range(7)), "no step was measured since a change"
+    assert recent([False] * 4 + [True] * 6, method="diloco", period=4) == [6, 7, 8, 9], "a whole round"
+    assert recent([False] * 4 + [True] * 2, method="diloco", period=4) == [4, 5]
+
+
+def test_the_bar_of_a_rank_that_is_done_is_full(home: Path) -> None:
+    written = RunFolder(home, FakeRun("20260101-000000-aaaa", {"train.steps": 24}, 0.1, 24, None))
+    written.write(24)
+    app = visit("live", run=written.folder.name)
+    (table,) = [one for one in app.dataframe if "phase" in one.value and "place" in one.value]
+    assert json.loads(table.proto.columns)["step"]["type_config"]["max_value"] == 23
 
 
 def test_the_length_of_a_foreign_job_is_not_known_and_its_ranks_have_no_bars(home: Path) -> None:

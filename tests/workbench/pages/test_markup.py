@@ -22,6 +22,8 @@ from tuning.storage.study_folder import STUDIES
 from workbench.figures import base, compare
 from workbench.figures.steps import Mark
 from workbench.pages import navigation
+from workbench.pages.run.details import SECTIONS
+from workbench.pages.run.live import charts
 from workbench.pages.widgets.drawing import drawing_of
 
 #: As a folder can be called, so without a slash.
@@ -103,6 +105,29 @@ def test_a_name_of_a_study_is_shown_as_it_is_written(marked: str, address: str) 
     assert raw_in_figures(app) == []
     assert raw_in_markdown(app) == []
     assert raw_commands(app) == []
+
+
+@pytest.mark.parametrize("address", ["live?run=RUN", *(f"runs?id=RUN&section={name}" for name in SECTIONS)])
+def test_markup_of_the_page_itself_is_not_shown(
+    home: Path, marked: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is escaped twice shows its backslashes, and stars that were escaped show as stars."""
+    for records in (home / marked / run_folder.RECORDS).glob("*.gpu"):
+        records.unlink()
+    monkeypatch.setattr(charts, "why_no_gpu", lambda _: "it does not start: *library* not found")
+    assert escaped_twice(look(address, marked)) == []
+
+
+def escaped_twice(app: AppTest) -> list[str]:
+    said = [text for node in walk(app.main) for text in texts_of(node)]
+    return [text for text in said if re.search(r"\\\\\\[^A-Za-z0-9\s]|\\\*\\\*", text)]
+
+
+def test_what_is_escaped_twice_is_found() -> None:
+    script = "import streamlit as st\nfrom workbench.text.words import escape\nst.caption(escape({!r}))"
+    for text in ("does not start\\: no library", "it took **2 GiB**"):
+        assert escaped_twice(AppTest.from_string(script.format(text)).run())
+    assert not escaped_twice(AppTest.from_string(script.format("does not start: *no* library")).run())
 
 
 def raw_commands(app: AppTest) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from profilers.model.rows import ClockRow, LateStep, PipelineRow, SkewRow
 from profilers.model.run_summary import RunSummary
-from workbench.text import step
+from workbench.text import step, words
 
 
 def summary(**values: Any) -> RunSummary:
@@ -53,6 +54,15 @@ def summary(**values: Any) -> RunSummary:
 )
 def test_the_straggler_in_words(found: dict[str, Any], text: str) -> None:
     assert step.straggler(summary(**found)) == text
+
+
+def test_what_waits_for_communication_are_made_of() -> None:
+    found = summary(phases={"forward": 0.8, "communication_exposed": 0.15}, between_seconds=0.05)
+    assert step.waits(found, words.seconds) == "", "written by an older version"
+    found = replace(found, late_rank_seconds=0.11)
+    assert step.waits(found, words.seconds) == "40.0 ms for the calls, 110.0 ms for late ranks"
+    assert step.waits(found, step.share_of_step(found)) == "4.0 % for the calls, 11.0 % for late ranks"
+    assert step.waits(summary(late_rank_seconds=0.0), words.seconds) == "", "no step was measured"
 
 
 def test_the_anatomy_in_words() -> None:

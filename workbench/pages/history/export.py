@@ -122,7 +122,7 @@ def _provenance(document: dict[str, Any]) -> None:
     )
     metrics(
         {
-            "Run": (str(document.get("outcome")), origin),
+            "Run": (words.ending_words(document.get("outcome") or "not ended yet"), origin),
             "Tokens/s of this run": (words.number(measured.get("tokens_per_second")), interval),
             "Step time, mean": (
                 words.seconds(step.get("mean") or step.get("median")),

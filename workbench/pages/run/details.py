@@ -112,7 +112,7 @@ def _ending(view: RunView) -> None:
 
 def numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
     """The tiles of a run."""
-    step, rates = summary.step_seconds, summary.tokens_per_second_interval
+    times, rates = summary.step_seconds, summary.tokens_per_second_interval
     phases = add_between(summary.phases, summary.between_seconds or 0.0)
     exposed_share = phases["communication_exposed"] / sum(phases.values()) if phases else None
     losses = [loss for loss in summary.losses if loss is not None]
@@ -124,10 +124,13 @@ def numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
             words.interval(rates.low, rates.high) if rates else "",
         ),
         "Step time, mean": (
-            words.seconds(step.mean if step else None),
-            f"median {words.seconds(step.median)}, p95 {words.seconds(step.p95)}" if step else "",
+            words.seconds(times.mean if times else None),
+            f"median {words.seconds(times.median)}, p95 {words.seconds(times.p95)}" if times else "",
         ),
-        "Communication": (words.percent(exposed_share), "of the mean step spent waiting for it"),
+        "Communication": (
+            words.percent(exposed_share),
+            step.waits(summary, step.share_of_step(summary)) or "of the mean step spent waiting for it",
+        ),
         "Peak memory": (words.gib(summary.peak_memory_bytes), run_text.peak_memory_rank(summary)),
         "Last loss": (
             words.loss(losses[-1] if losses else None),

@@ -205,7 +205,7 @@ def _peak_comparison(row: Footprint, peak_bytes: int | None) -> str:
     if peak_bytes is None:
         return rank_text + offload_text
     return (
-        f"{rank_text}{offload_text} Measured at the peak of the largest rank: **{words.gib(peak_bytes)}**. On a CPU "
-        "that is the whole process, with Python, torch and what kernels need for themselves; on a GPU what "
+        f"{rank_text}{offload_text} Measured at the peak of the largest rank: {words.gib(peak_bytes)}. On a CPU that "
+        "is the whole process, with Python, torch and what kernels need for themselves; on a GPU what "
         "tensors take."
     )

@@ -19,8 +19,9 @@ from workbench.text import words
 _MEANINGS = Thresholds.meanings()
 _COLUMNS = 4
 _BELOW = (
-    "Each beside its threshold, which can be changed below. Waiting for a rank that comes late counts as straggler: "
-    "what is called exposed is less than the tile Communication by that."
+    "Each beside its threshold, which can be changed below. What is called exposed is what the calls cost by "
+    "themselves; waits for a rank that comes late count as straggler, by what the last rank is behind, and the tile "
+    "Communication has both."
 )
 
 

@@ -32,6 +32,8 @@ from workbench.text import study as study_text
 from workbench.text import words
 
 SHOWN_NUMBERS = 20
+#: Why a gain is not the best's value over the baseline's.
+IN_TURNS = "in turns: the two values are of different times"
 _ABOUT = {
     "configuration": "the configuration",
     "outside": "something outside",
@@ -280,4 +282,5 @@ def _gain(result: StudyResult) -> tuple[str, str]:
     interval = ""
     if gain.low is not None and gain.high is not None:
         interval = f"{signed_percent(gain.low)} to {signed_percent(gain.high)} %"
-    return f"{signed_percent(gain.ratio)} %", " · ".join(part for part in (interval, gain.verdict) if part)
+    parts = (interval, gain.verdict, IN_TURNS if gain.in_turns else "")
+    return f"{signed_percent(gain.ratio)} %", " · ".join(part for part in parts if part)

@@ -68,6 +68,7 @@ def _file_form() -> None:
         upload = st.file_uploader(
             "Study file, or sweep file of W&B or trackio",
             type=["yaml", "yml", "json"],
+            max_upload_size=importing.MOST_MIB,
             key="new-given",
             help="As `workbench tune FILE` takes it: it is read, and nothing in it runs before Start. A study that was "
             "exported with its trials comes in on the page Runs, with *Import a study*.",

@@ -246,6 +246,7 @@ def imported_file(prefix: str) -> ImportResult | None:
     """
     upload = st.file_uploader(
         "A trainer's configuration file",
+        max_upload_size=importing.MOST_MIB,
         key=f"{prefix}-file",
         width=420,
         help=f"Of {', '.join(importing.format_names())}. As `workbench import` takes it: it is read, and nothing in "

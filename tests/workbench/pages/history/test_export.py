@@ -46,3 +46,10 @@ def test_what_takes_our_own_configuration_loses_nothing(name: str, home: Path) -
     assert not app.exception
     assert "settings are not in it" not in texts(app)
     assert "config.json" in {tab.label for tab in app.tabs}
+
+
+def test_the_tile_of_a_run_that_goes_on_says_so(home: Path) -> None:
+    """It was the word None."""
+    app = visit("export", export=full_home(home))
+    (tile,) = [metric for metric in app.metric if metric.label == "Run"]
+    assert tile.value == "not ended yet"

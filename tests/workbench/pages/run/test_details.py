@@ -12,9 +12,12 @@ import streamlit as st
 from profilers.model.run_summary import RunSummary
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import texts, visit
+from workbench.home import runs
 from workbench.home.runs import RunView
 from workbench.pages.run import details
+from workbench.pages.widgets.common import summary_of
 from workbench.records.live_snapshot import Snapshot
+from workbench.text import words
 
 
 def test_another_model_is_named_and_no_formula_speaks_of_it(home: Path) -> None:
@@ -31,6 +34,24 @@ def test_another_model_is_named_and_no_formula_speaks_of_it(home: Path) -> None:
     assert "tiny eyes; MFU" in shown
     assert "validation 2.0887, accuracy 0.6250" in shown
     assert "Memory that a rank needs" not in shown
+
+
+def test_the_tile_communication_adds_up_with_what_verdicts_call_exposed(home: Path) -> None:
+    """The same page has a larger number for both together, and one for the calls alone."""
+    full_home(home)
+    run = next(folder for folder in home.iterdir() if folder.name.endswith("a7e2"))
+    found = summary_of(runs.load(run))
+    assert found is not None and found.late_rank_seconds is not None
+    exposed = sum(verdict.share or 0.0 for verdict in found.findings if verdict.name.startswith("exposed"))
+    caption = details.numbers(found)["Communication"][1]
+    assert caption.startswith(f"{words.percent(exposed, 1)} for the calls, ")
+    change(run / "summary.json", {"late_rank_seconds": None})
+    older = summary_of(runs.load(run))
+    assert older is not None and "spent waiting" in details.numbers(older)["Communication"][1]
+    live = texts(visit("live", run=run.name))
+    assert "for late ranks" not in live
+    change(run / "summary.json", {"late_rank_seconds": found.late_rank_seconds})
+    assert f"Waits for communication over these: {caption}." in texts(visit("live", run=run.name))
 
 
 def test_only_the_open_view_is_drawn_and_the_address_names_it(

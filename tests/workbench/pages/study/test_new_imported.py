@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 from streamlit.testing.v1 import AppTest
 
+from engine.config.errors import InputError
 from tests.workbench.pages.test_pages import texts, visit
+from workbench.export.importing import MOST_MIB, read_upload
 
 HF = {
     "per_device_train_batch_size": 4,
@@ -50,3 +53,14 @@ def test_what_is_wrong_is_said_and_nothing_starts(home: Path) -> None:
     for typed, said in (("train.steps", "="), ("no.such.key=1", "unknown key")):
         app.text_area(key="new-imported-changes").set_value(typed).run()
         assert said in texts(app) and app.button(key="start").disabled
+
+
+@pytest.mark.parametrize("form", ["file", "imported"])
+def test_an_upload_says_how_much_is_taken(home: Path, form: str) -> None:
+    """By itself Streamlit says 200 MB."""
+    app = visit("tune", view="new")
+    next(group for group in app.get("button_group") if group.key == "new-trained").set_value(form).run()
+    (upload,) = app.get("file_uploader")
+    assert upload.proto.max_upload_size_mb == MOST_MIB
+    with pytest.raises(InputError, match=f"larger than {MOST_MIB} MiB"):
+        read_upload("args.json", b" " * (MOST_MIB * 2**20 + 1))

@@ -125,8 +125,7 @@ def _machine(snapshot: Snapshot) -> None:
         )
         gpu_troubles(snapshot)
     else:
-        why = words.escape(why_no_gpu(snapshot.launcher_events))
-        icon_note("memory", f"No GPU readings: {why}")
+        icon_note("memory", f"No GPU readings: {why_no_gpu(snapshot.launcher_events)}")
     for problem in snapshot.problems:
         icon_note("warning", problem)
 

@@ -55,6 +55,9 @@ _TOGETHER = "They change at the same step as the one before, or none of them doe
 _LOSS_AFTER = (
     "With a copy, or back to it: the loss on held-out text is taken so many steps later. (`steps=N`)"
 )
+_LOSS_TOLD = (
+    "After the steps that were asked for, or at once of `evaluate`; also of steps that were undone since."
+)
 _BACK = (
     "Weights, optimizer, values and step as they were when the copy was kept; the steps since are done again."
 )
@@ -256,6 +259,7 @@ def draw_live_settings(view: RunView) -> None:
     """Moves by itself while the run goes on."""
     is_running = view.state != "ended"
     if is_running or view.changes:
+        st.session_state[_holds_key(view.folder)] = run_folder.read_json(view.folder / run_folder.CONFIG)
         st.fragment(_draw, run_every=REFRESH_SECONDS if is_running else None)(view.id, is_running)
 
 
@@ -263,7 +267,18 @@ def _draw(run_id: str, is_running: bool) -> None:
     draw_guarded(lambda: _live_parts(home() / run_id, is_running))
 
 
+def _holds_key(folder: Path) -> str:
+    return f"turn-holds-{folder.name}"
+
+
+def _renew(folder: Path) -> None:
+    """The rest of the page has the values that held when it was drawn: once others hold it is drawn again."""
+    if run_folder.read_json(folder / run_folder.CONFIG) != st.session_state.get(_holds_key(folder)):
+        st.rerun(scope="app")
+
+
 def _live_parts(folder: Path, is_running: bool) -> None:
+    _renew(folder)
     st.markdown("**Changed while running**" if is_running else "**Changed while it was running**")
     if is_running and may_fill_in():
         _form(folder)
@@ -398,7 +413,7 @@ def _keep_answer(folder: Path) -> None:
 
 def _commands_table(folder: Path, answers: dict[str, run_orders.RankReply]) -> None:
     """Every change that was asked for, the newest first, with what became of it."""
-    rows = []
+    rows, orders = [], list[str]()
     for path in sorted((folder / run_folder.COMMANDS).glob("*.json"), reverse=True):
         command = run_folder.read_json(path) or {}
         if command.get("command") in commands.BETWEEN:
@@ -406,16 +421,22 @@ def _commands_table(folder: Path, answers: dict[str, run_orders.RankReply]) -> N
             values = ", ".join(f"{key}={value}" for key, value in (command.get("arguments") or {}).items())
             command_text = f"{command['command']} {values}".strip()
             rows.append((command_text, command.get("by"), answer))
+            orders.append(path.stem)
     if rows:
+        losses = run_orders.losses_of_orders(folder)
         table(
             {
                 "requested": [command_text for command_text, _, _ in rows],
                 "by": [sender for _, sender, _ in rows],
                 "step": [answer and answer.step for _, _, answer in rows],
                 "result": [_result_words(answer) for _, _, answer in rows],
+                "held-out loss": [losses.get(order) for order in orders],
             },
             "run-turned",
-            {"step": st.column_config.NumberColumn(format="%,d")},
+            {
+                "step": st.column_config.NumberColumn(format="%,d"),
+                "held-out loss": st.column_config.NumberColumn(format="%.4f", help=_LOSS_TOLD),
+            },
         )
 
 

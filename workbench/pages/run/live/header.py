@@ -12,7 +12,7 @@ import streamlit as st
 from engine.config.formulas.batch_ramp import BATCH
 from engine.config.layout import Layout
 from engine.config.run_config import tokens_per_step_of
-from profilers.analysis.rounds import recent_steps
+from profilers.analysis.rounds import recent_steps, round_steps
 from profilers.model.run_summary import RunSummary
 from workbench.analysis.stall import RULE, find_stall, idle_seconds, sentence
 from workbench.figures.steps import slowest_rank
@@ -21,10 +21,11 @@ from workbench.pages.widgets.common import backend_note, badge, icon_note, metri
 from workbench.records.columns import Array, Columns, common_steps, rows_of
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import run as run_text
+from workbench.text import step as step_text
 from workbench.text import words
 
 SHOWN_RANKS = 8
-_COLUMNS = ("step", "step_seconds", "between_seconds", "communication_exposed_seconds", "tokens")
+_COLUMNS = ("step", "step_seconds", "between_seconds", "communication_exposed_seconds", "tokens", "measured")
 _IDLE = (
     "Seconds since the rank last went on to another phase, or was seen to move within one. All ranks of a stopped run "
     "grow old together: the phase says who waits. Empty for ranks of another host, whose clock is its own."
@@ -94,7 +95,9 @@ def findings(summary: RunSummary | None) -> None:
         for verdict in summary.verdicts
     ]
     steps = f"{summary.measured_steps:,} measured steps"
-    icon_note("lightbulb", f"Bottlenecks over {steps}: {', '.join(names)}.")
+    parts = step_text.waits(summary, step_text.share_of_step(summary))
+    waits = f" Waits for communication over these: {parts}." if parts else ""
+    icon_note("lightbulb", f"Bottlenecks over {steps}: {', '.join(names)}.{waits}")
     for verdict in summary.verdicts:
         if verdict.name == "straggler":
             text = f"{words.bottleneck(verdict.name).capitalize()}: {verdict.evidence}"
@@ -178,15 +181,26 @@ def _time_left(snapshot: Snapshot, seconds: float | None) -> str:
 
 
 def recent_columns(snapshot: Snapshot) -> dict[int, Columns]:
-    """Each rank's last steps that all have ended: whole rounds, where there are as many."""
+    """Each rank's last steps that all have ended, without warm-up once a step after it has: whole rounds, where there
+    are as many.
+    """
     written = {rank: columns for rank, columns in snapshot.steps.items() if len(columns.get("step", ()))}
     common = common_steps([columns["step"] for columns in written.values()])
     last = common[-recent_steps(snapshot.config.get("outer")) :]
+    if len(last):
+        first = next(iter(written.values()))
+        settled = np.cumprod(first["measured"][rows_of(first["step"], last)].astype(bool)[::-1]).sum()
+        last = last[-_rounded(int(settled), round_steps(snapshot.config.get("outer"))) :] if settled else last
     return {
         rank: {name: columns[name][rows_of(columns["step"], last)] for name in _COLUMNS}
         for rank, columns in written.items()
         if len(last)
     }
+
+
+def _rounded(steps: int, period: int) -> int:
+    """So many of the last steps that they are whole rounds; all, if they are less than one."""
+    return steps // period * period or steps
 
 
 def _wall(columns: Columns) -> Array:
@@ -261,7 +275,7 @@ def ranks_table(snapshot: Snapshot) -> None:
             "host": st.column_config.TextColumn(width=72),
             "place": st.column_config.TextColumn(width=66),
             "step": (
-                st.column_config.ProgressColumn(width=66, max_value=planned, format="%d")
+                st.column_config.ProgressColumn(width=66, max_value=max(1, planned - 1), format="%d")
                 if planned
                 else st.column_config.NumberColumn(width=66, format="%,d")
             ),

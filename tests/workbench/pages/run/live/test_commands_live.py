@@ -12,11 +12,13 @@ from streamlit.testing.v1 import AppTest
 
 from engine.run import answers, ownership, run_folder
 from engine.run.answers import RankReply
+from profilers.records.writer import RecordWriter
 from tests.support.waiting import wait_until
 from tests.support.workbench.live_run import going_on
 from tests.workbench.pages.homes import full_home
 from tests.workbench.pages.test_pages import charts, texts, visit
 from workbench.home import runs
+from workbench.pages.run.live import commands as page
 from workbench.services import jobs
 
 pytestmark = pytest.mark.drawn(1, of="orders from the page")
@@ -116,6 +118,53 @@ def test_an_order_that_nobody_would_take_is_not_sent(home: Path) -> None:
     next(button for button in app.button if button.key == "turn-evaluate").click().run()
     assert "the process that passes on commands is gone" in app.error[0].value
     assert sent(folder) == []
+
+
+def test_the_losses_that_orders_asked_for_stay_beside_them(home: Path) -> None:
+    """Of two values tried from one copy: the first one's steps are undone, and its loss counts in nothing else."""
+    folder = home / full_home(home)
+    run_folder.update_status(folder, labels={"purpose": "train"})
+    asked = {"1-a": ("try", 3), "2-b": ("back", 3), "3-c": ("try", None), "4-d": ("evaluate", None)}
+    for order, (command, steps) in asked.items():
+        arguments = {"compression.rank": 2} | ({} if steps is None else {"steps": steps})
+        document = {"id": order, "command": command, "arguments": arguments, "by": "page"}
+        run_folder.write_json(folder / run_folder.COMMANDS / f"{order}.json", document)
+    for rank, losses in enumerate([(2.0, 1.5, 1.4, 1.8), (3.0, 2.5, 2.4, 2.8)]):
+        with RecordWriter(folder / run_folder.RECORDS, f"rank-{rank}") as writer:
+            writer.event("validation", step=8, loss=losses[0])
+            writer.event("order", id="1-a", command="try", step=8, problem=None)
+            writer.event("validation", step=11, loss=losses[1])
+            writer.event("undone", step=8, end=20, records={})
+            writer.event("order", id="2-b", command="back", step=8, problem=None)
+            writer.event("validation", step=11, loss=losses[2])
+            writer.event("order", id="3-c", command="try", step=30, problem=None)
+            writer.event("validation", step=33, loss=9.0)
+            writer.event("order", id="4-d", command="evaluate", step=40, problem=None, loss=losses[3])
+    assert answers.losses_of_orders(folder) == pytest.approx({"1-a": 2.0, "2-b": 1.9, "4-d": 2.3})
+    (table,) = [one.value for one in opened(folder.name).dataframe if "requested" in one.value]
+    shown = dict(zip(table["requested"], table["held-out loss"], strict=True))
+    assert shown["try compression.rank=2, steps=3"] == pytest.approx(2.0)
+    assert shown["back compression.rank=2, steps=3"] == pytest.approx(1.9)
+
+
+def test_the_whole_page_is_drawn_again_once_other_values_hold(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The form said what holds, and the table of settings below it what held when the page was opened."""
+    folder, scopes = home / full_home(home), list[str]()
+    monkeypatch.setattr(page.st, "rerun", lambda **told: scopes.append(told["scope"]))
+    app = opened(folder.name)
+    held = app.session_state[page._holds_key(folder)]
+    assert held == run_folder.read_json(folder / run_folder.CONFIG) and not scopes
+    look = AppTest.from_string(
+        "from pathlib import Path\nfrom workbench.pages.run.live import commands as page\n"
+        f"folder = Path({str(folder)!r})\n"
+        f"page.st.session_state[page._holds_key(folder)] = {held!r}\npage._renew(folder)"
+    )
+    assert not look.run().exception and not scopes
+    held["batch"]["micro_batch"] = 7
+    run_folder.write_json(folder / run_folder.CONFIG, held)
+    assert not look.run().exception and scopes == ["app"]
 
 
 def test_an_ended_run_without_a_change_has_no_form(home: Path) -> None:
