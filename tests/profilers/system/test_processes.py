@@ -80,6 +80,22 @@ def test_both_ways_of_reading_agree(worker: Worker) -> None:
     ours.close()
 
 
+def test_a_folder_of_a_process_is_read_like_its_files(worker: Worker) -> None:
+    """A made-up reading of its open descriptors; it means this process even when it has ended."""
+    descriptors = Reading(
+        "descriptors", (), lambda files: (len(files.names("fd")),), lambda process: (process.num_fds(),)
+    )
+    ours, theirs = LinuxProcess(worker.pid), PsutilProcess(worker.pid)
+    assert ours.values(descriptors) == ours.values(descriptors) == theirs.values(descriptors) == (3,)
+    worker.process.kill()
+    worker.process.wait()
+    with pytest.raises(FileNotFoundError):
+        ours.values(descriptors)
+    before = len(os.listdir("/proc/self/fd"))
+    ours.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
 @pytest.mark.parametrize("opener", [LinuxProcess, PsutilProcess])
 def test_a_rank_that_dies_is_told_once_and_the_others_go_on(
     worker: Worker, opener: type[LinuxProcess]
