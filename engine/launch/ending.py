@@ -98,10 +98,8 @@ def hanging_rank(
         if rank.pid in stopped_pids and rank.age_seconds > patience_seconds:
             return rank
     late = [rank for rank in ranks if rank.age_seconds > _patience(rank, patience_seconds, limits)]
-    return _holding_up(late) if late else None
-
-
-def _holding_up(late: Sequence[RankProgress]) -> RankProgress:
+    if not late:
+        return None
     computing = [rank for rank in late if rank.phase not in WAITING]
     return min(computing or late, key=lambda rank: (rank.step, -rank.age_seconds))
 
@@ -128,25 +126,27 @@ def overdue_outcome(
     ranks: Sequence[RankProgress], limits: Sequence[Limit], run_seconds: float
 ) -> RunOutcome | None:
     """A run past one of its ``limits``: after ``run_seconds`` as a whole, with the rank that is furthest behind, or in
-    a part of it, with the rank that holds the others up there.
+    a part of it, with the rank that alone takes so long: of several, who waits for whom is not known.
     """
     for limit in limits:
         state = limit.deadline.state
         if state is None and run_seconds > limit.seconds:
-            return _overdue(limit, min(ranks, key=lambda rank: rank.step, default=None))
+            return _overdue(limit, ranks)
         late = [rank for rank in ranks if rank.state == state and rank.state_seconds > limit.seconds]
         if state is not None and late:
-            return _overdue(limit, _holding_up(late))
+            return _overdue(limit, late)
     return None
 
 
-def _overdue(limit: Limit, rank: RankProgress | None) -> RunOutcome:
-    reason = f"longer than {limit.deadline.key}={limit.seconds:g}"
-    if rank is None:
+def _overdue(limit: Limit, ranks: Sequence[RankProgress]) -> RunOutcome:
+    reason, state = f"longer than {limit.deadline.key}={limit.seconds:g}", limit.deadline.state
+    if not ranks:
         return RunOutcome(limit.ending, reason)
-    place = f"in step {rank.step}" if rank.step >= 0 else "before its first step"
-    place += f" ({limit.deadline.state})" if limit.deadline.state else ""
-    return RunOutcome(limit.ending, f"{reason}, {place}", rank.rank, rank.phase)
+    last = min(ranks, key=lambda rank: rank.step)
+    place = f"in step {last.step}" if last.step >= 0 else "before its first step"
+    place += f" ({state})" if state else ""
+    is_known = state is None or len(ranks) == 1
+    return RunOutcome(limit.ending, f"{reason}, {place}", last.rank if is_known else None, last.phase)
 
 
 def _patience(rank: RankProgress, seconds: float, limits: Sequence[Limit]) -> float:

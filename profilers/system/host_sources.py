@@ -45,8 +45,9 @@ class ProcFiles:
 
     def close(self) -> None:
         """Lets go of all that it opened."""
-        for opened in (*self._files.values(), *self._folders.values()):
-            opened.close()
+        opened: list[ProcFile | ProcFolder] = [*self._files.values(), *self._folders.values()]
+        for one in opened:
+            one.close()
 
 
 class Reading(NamedTuple):

@@ -35,7 +35,7 @@ def test_a_foreign_file_is_refused(parse: object) -> None:
 
 
 def test_a_number_may_have_decimals() -> None:
-    pressure = b"some avg10=41.20 avg60=33.28 avg300=38.69 total=15567\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+    pressure = b"some avg10=41.20 avg60=33.28 total=15567\nfull avg10=0.00 avg60=0.00 total=0\n"
     assert procfs.decimal_after(pressure, b"some avg10=") == 41.2
     assert procfs.number_after(pressure, b"total=") == 15567
     with pytest.raises(ValueError, match=r"41\.20"):
