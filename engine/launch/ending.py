@@ -16,11 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.run.messages import RankReport
-from engine.run.outcome import Ending, RunOutcome, cause_among, printed_cause
-from engine.run.progress import WAITING, RankProgress
+from engine.run.outcome import Ending, Limit, RunOutcome, cause_among, printed_cause
+from engine.run.progress import PATIENCE_OUTSIDE_STEPS, WAITING, RankProgress
 
-_OUTSIDE_STEPS = frozenset({"starting", "building", "validation", "checkpoint", "tracing", "waiting"})
-_PATIENCE_OUTSIDE_STEPS = 5.0
 #: Signals that nothing of ours sends to a process that still computes.
 SENT_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 
@@ -85,9 +83,13 @@ def describe_exit(code: int) -> str:
 
 
 def hanging_rank(
-    ranks: Sequence[RankProgress], patience_seconds: float, stopped_pids: frozenset[int] = frozenset()
+    ranks: Sequence[RankProgress],
+    patience_seconds: float,
+    stopped_pids: frozenset[int] = frozenset(),
+    limits: Sequence[Limit] = (),
 ) -> RankProgress | None:
-    """The rank that holds the others up, once one has not moved for ``patience_seconds``.
+    """The rank that holds the others up, once one has not moved for ``patience_seconds``: for longer outside of steps,
+    and where a part of a run has one of the ``limits``, not before that.
 
     A process the kernel reports as stopped is certain; else the one that stands still outside a wait; if all
     wait, the one furthest behind.
@@ -95,7 +97,7 @@ def hanging_rank(
     for rank in ranks:
         if rank.pid in stopped_pids and rank.age_seconds > patience_seconds:
             return rank
-    late = [rank for rank in ranks if rank.age_seconds > _patience(rank, patience_seconds)]
+    late = [rank for rank in ranks if rank.age_seconds > _patience(rank, patience_seconds, limits)]
     if not late:
         return None
     computing = [rank for rank in late if rank.phase not in WAITING]
@@ -120,20 +122,40 @@ def find_culprit(
     return suspect, len(ranks) == 1 or any(rank.step > suspect.step for rank in ranks)
 
 
-def overdue_outcome(ranks: Sequence[RankProgress], timeout_seconds: float) -> RunOutcome:
-    """A run past its deadline, with the rank that is furthest behind."""
-    reason = f"longer than train.timeout_seconds={timeout_seconds:g}"
-    last = min(ranks, key=lambda rank: rank.step, default=None)
-    if last is None:
-        return RunOutcome(Ending.TIMED_OUT, reason)
+def overdue_outcome(
+    ranks: Sequence[RankProgress], limits: Sequence[Limit], run_seconds: float
+) -> RunOutcome | None:
+    """A run past one of its ``limits``: after ``run_seconds`` as a whole, with the rank that is furthest behind, or in
+    a part of it, with the rank that alone takes so long: of several, who waits for whom is not known.
+    """
+    for limit in limits:
+        state = limit.deadline.state
+        if state is None and run_seconds > limit.seconds:
+            return _overdue(limit, ranks)
+        late = [rank for rank in ranks if rank.state == state and rank.state_seconds > limit.seconds]
+        if state is not None and late:
+            return _overdue(limit, late)
+    return None
+
+
+def _overdue(limit: Limit, ranks: Sequence[RankProgress]) -> RunOutcome:
+    reason, state = f"longer than {limit.deadline.key}={limit.seconds:g}", limit.deadline.state
+    if not ranks:
+        return RunOutcome(limit.ending, reason)
+    last = min(ranks, key=lambda rank: rank.step)
     place = f"in step {last.step}" if last.step >= 0 else "before its first step"
-    return RunOutcome(Ending.TIMED_OUT, f"{reason}, {place}", last.rank, last.phase)
+    place += f" ({state})" if state else ""
+    is_known = state is None or len(ranks) == 1
+    return RunOutcome(limit.ending, f"{reason}, {place}", last.rank if is_known else None, last.phase)
 
 
-def _patience(rank: RankProgress, seconds: float) -> float:
+def _patience(rank: RankProgress, seconds: float, limits: Sequence[Limit]) -> float:
     if rank.phase == "finished":
         return float("inf")
-    return seconds * (_PATIENCE_OUTSIDE_STEPS if rank.state in _OUTSIDE_STEPS else 1.0)
+    if rank.state is None:
+        return seconds
+    own = [limit.seconds for limit in limits if limit.deadline.state == rank.state]
+    return max([seconds * PATIENCE_OUTSIDE_STEPS, *own])
 
 
 _LOG = Path("/dev/kmsg")

@@ -173,14 +173,14 @@ class LocalPool:
             place = self._place_for(launch.config)
         except LabError as error:
             return RunOutcome(Ending.CRASHED, str(error))
-        deadline = time.monotonic() + launch.config.train.timeout_seconds
+        began = time.monotonic()
         devices = devices_of(launch.config)
         alone = self._fresh_on_cpu and launch.devices.kind == "cpu"
         self._most_runs = 1 if alone else _RUNS_PER_WORKER
         standing = self._ensure(place.namespaces(len(devices)), launch.config.environment)
         workers = [standing[device] for device in devices]
         launch.on_ranks([worker.process.pid or 0 for worker in workers])
-        watch = Watch(launch, workers, deadline, lambda: place.broken(launch.config))
+        watch = Watch(launch, workers, began, lambda: place.broken(launch.config))
         self._hand_out(launch, workers, place, devices)
         try:
             outcome = watch.wait_for_end()

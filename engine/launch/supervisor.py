@@ -28,7 +28,7 @@ from engine.launch.workers import Worker
 from engine.run.commands import OrderQueue
 from engine.run.devices.selection import Devices
 from engine.run.messages import RankReport
-from engine.run.outcome import EarlyEnd, Ending, RunOutcome, StopAnswer
+from engine.run.outcome import EarlyEnd, Ending, RunOutcome, StopAnswer, limits_of
 from engine.run.progress import Progress, RankProgress, stopped_processes
 from engine.run.run_folder import LOGS
 
@@ -60,7 +60,8 @@ _LAST_LINES = 12
 
 
 class Watch:
-    """Watches the workers of one run. ``clean`` tells afterwards whether they can serve another one.
+    """Watches the workers of one run, which ``began`` at that moment of the monotonic clock. ``clean`` tells afterwards
+    whether they can serve another one.
 
     ``broken`` tells of the network between them what is down, in one line; None if nothing is.
     """
@@ -69,10 +70,10 @@ class Watch:
         self,
         launch: Launch,
         workers: list[Worker],
-        deadline: float,
+        began: float,
         broken: Callable[[], str | None] = lambda: None,
     ) -> None:
-        self._launch, self._workers, self._deadline = launch, workers, deadline
+        self._launch, self._workers, self._began = launch, workers, began
         self._progress = Progress(launch.folder)
         self._orders = OrderQueue(launch.folder, self._progress)
         self._reports: dict[int, RankReport] = {}
@@ -81,7 +82,8 @@ class Watch:
         self._stop_asked_at: float | None = None
         self._early: EarlyEnd | None = None
         self._network = NetworkWatch(broken)
-        self._began = time.monotonic()
+        self._told_at = time.monotonic()
+        self._limits = limits_of(launch.config.value_of)
         self._suspect: tuple[int, int, str] | None = None
         self.clean = True
 
@@ -152,8 +154,11 @@ class Watch:
         asked_at = None if self._early else self._stop_asked_at  # who does not answer an early end hangs
         if asked_at is not None and time.monotonic() - asked_at > patience:
             return RunOutcome(Ending.STOPPED, "stopped on request; ranks did not answer and were killed")
+        late = overdue_outcome(ranks, self._limits, time.monotonic() - self._began)
+        if late is not None:
+            return late
         stopped = stopped_processes(ranks, patience)
-        culprit = hanging_rank(ranks, patience, stopped)
+        culprit = hanging_rank(ranks, patience, stopped, self._limits)
         if culprit is not None:
             # It is the cause only if it still stands there when looked at again.
             suspect, self._suspect = self._suspect, (culprit.rank, culprit.step, culprit.phase)
@@ -163,8 +168,6 @@ class Watch:
             culprit, is_known = find_culprit(culprit, ranks, stuck.held_up_by if stuck else (), stopped)
             lines = _tail(self._launch.folder / LOGS / f"rank-{culprit.rank}.log")
             return outcome_of(culprit, is_known, stuck, lines)
-        if time.monotonic() > self._deadline:
-            return overdue_outcome(ranks, self._launch.config.train.timeout_seconds)
         return None
 
     def _pass_on_stop(self) -> None:
@@ -180,7 +183,7 @@ class Watch:
     def _unfinished_ranks(self) -> list[RankProgress]:
         """Where ranks stand that are not done; one that was told of the run and never began stands at its start."""
         places = {place.rank: place for place in self._progress.ranks()}
-        age = time.monotonic() - self._began
+        age = time.monotonic() - self._told_at
         return [
             places.get(rank)
             or RankProgress(rank, worker.process.pid or 0, -1, "starting", age, state="starting")

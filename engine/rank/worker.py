@@ -30,14 +30,14 @@ from engine.run import netns
 from engine.run.commands import StopControl
 from engine.run.devices.selection import load_backend
 from engine.run.messages import LabPlacement, RankReport, RankTask
-from engine.run.outcome import Ending, ending_of_error
+from engine.run.outcome import Ending, ending_of_error, limits_of
 from engine.run.processes import (
     data_limit,
     die_with,
     ran_out_of_memory,
     yield_to_running_threads,
 )
-from engine.run.progress import Progress
+from engine.run.progress import PATIENCE_OUTSIDE_STEPS, Progress
 from engine.run.run_folder import CONFIG, LOGS, RECORDS
 from profilers.analysis.events import NETWORKS_EVENT
 from profilers.collectives import flight_recorder
@@ -213,8 +213,12 @@ def _introduce(
 
 
 def group_timeout(config: RunConfig) -> timedelta:
-    """Longer than the launcher's own patience: it sees which rank hangs, a collective only that one does."""
-    return timedelta(seconds=2 * config.train.step_timeout_seconds + 30)
+    """Longer than the launcher's own patience, outside of steps as well: it sees which rank hangs, a collective only
+    that one does.
+    """
+    parts = [limit.seconds for limit in limits_of(config.value_of) if limit.deadline.state is not None]
+    patience = max([PATIENCE_OUTSIDE_STEPS * config.train.step_timeout_seconds, *parts])
+    return timedelta(seconds=patience + 30)
 
 
 def device_of(kind: str, number: int) -> torch.device:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class FailureClass(StrEnum):
@@ -28,7 +28,7 @@ class MissingResource(StrEnum):
     MEMORY = "memory"
     STABILITY = "stability"
     TIME = "time"
-    HANG_DEADLINE = "patience"
+    HANG_DEADLINE = "hang_deadline"
 
 
 class Precedence(IntEnum):
@@ -54,6 +54,17 @@ class ErrorWords:
     printed: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """How long a run may take, or all of a part of it: the seconds are the configuration's ``key``, where None is no
+    limit; ranks are in ``state`` (``STATES`` in ``profilers/steps/shared_status.py``) for that part. Within it a rank
+    counts as hung no sooner than that.
+    """
+
+    key: str
+    state: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndingFacts:
     """All that is said of an ending.
@@ -63,8 +74,9 @@ class EndingFacts:
     ended together, since all was done or someone asked: nothing is wrong with such a run, and the ranks can take
     another. ``precedence`` says which of several endings counts. Whoever interrupts a study from a terminal sends its
     ranks the same signal: where an ending may be that (``by_interrupt``), the trial then counts as stopped. Nobody saw
-    an ``unseen`` one: its ranks may still be there. ``words`` tell it from an error's text. ``missing`` is what more of
-    would help, ``advice`` what to change besides, whatever the settings are.
+    an ``unseen`` one: its ranks may still be there. ``words`` tell it from an error's text, a ``deadline`` brings it,
+    and people are told what that was. ``missing`` is what more of would help, ``advice`` what to change besides,
+    whatever the settings are.
     """
 
     failure_class: FailureClass
@@ -77,6 +89,7 @@ class EndingFacts:
     by_interrupt: bool = False
     unseen: bool = False
     words: ErrorWords = ErrorWords()
+    deadline: Deadline | None = None
     missing: MissingResource | None = None
     advice: tuple[str, ...] = ()
 
@@ -165,6 +178,7 @@ class Ending(StrEnum):
             count_phrase="took too long",
             color="orange",
             icon="timer_off",
+            deadline=Deadline("train.timeout_seconds"),
             missing=MissingResource.TIME,
         ),
     )
@@ -283,6 +297,21 @@ def endings_about(subject: FailureClass) -> frozenset[Ending]:
 def ending_of(outcome: str | None) -> Ending | None:
     """The ending of that name; None for one that only another version knows."""
     return next((ending for ending in Ending if ending == outcome), None)
+
+
+class Limit(NamedTuple):
+    """A deadline of one run: its seconds, and the ending that it brings."""
+
+    ending: Ending
+    deadline: Deadline
+    seconds: float
+
+
+def limits_of(value_of: Callable[[str], float | None]) -> list[Limit]:
+    """The deadlines of a run, by what its configuration has under their keys."""
+    known = [(ending, ending.facts.deadline) for ending in Ending]
+    found = [(ending, deadline, value_of(deadline.key)) for ending, deadline in known if deadline is not None]
+    return [Limit(ending, deadline, seconds) for ending, deadline, seconds in found if seconds is not None]
 
 
 def cause_among(endings: Iterable[Ending | None]) -> Ending | None:

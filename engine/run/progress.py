@@ -26,6 +26,8 @@ _STEP_BITS = 31
 
 #: States in which a rank waits for others; a rank that hangs elsewhere is the cause, not the victim.
 WAITING = frozenset({"communication_exposed", "bubble"})
+#: Outside of steps a rank may stand still for so many times ``train.step_timeout_seconds``.
+PATIENCE_OUTSIDE_STEPS = 5.0
 
 
 class End(NamedTuple):

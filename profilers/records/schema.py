@@ -30,7 +30,7 @@ class Panel(NamedTuple):
     """
 
     title: str
-    unit: str
+    unit: str = ""
     factor: float = 1.0
     digits: str = ",.0f"
     axis: tuple[float, float] | None = None

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import psutil
 
 from profilers.system import procfs
-from profilers.system.procfs import CpuTicks, InterfaceCounters, ProcFile
+from profilers.system.procfs import CpuTicks, InterfaceCounters, ProcFile, ProcFolder
 
 #: What a reading fails with where /proc is hidden, restricted or of another kind.
 ERRORS = (psutil.Error, OSError, AttributeError, LookupError, NotImplementedError, RuntimeError, ValueError)
@@ -21,13 +21,14 @@ Values = Sequence[float | int | None] | None
 
 
 class ProcFiles:
-    """Linux' /proc, or the folder of one process there, with its files kept open: a third of what psutil costs.
+    """Linux' /proc, or the folder of one process there, with what was read of it kept open: a third of psutil's cost.
     ``disks`` are those of the host, as far as whoever made this object asked for them.
     """
 
     def __init__(self, folder: Path, disks: frozenset[bytes] = frozenset()) -> None:
         self._folder = folder
         self._files: dict[str, ProcFile] = {}
+        self._folders: dict[str, ProcFolder] = {}
         self.disks = disks
 
     def read(self, name: str) -> bytes:
@@ -36,10 +37,17 @@ class ProcFiles:
             self._files[name] = ProcFile(self._folder / name)
         return self._files[name].read()
 
+    def names(self, name: str) -> list[str]:
+        """What a folder in it holds now, as ``fd`` a process's open descriptors. OSError if it cannot be listed."""
+        if name not in self._folders:
+            self._folders[name] = ProcFolder(self._folder / name)
+        return self._folders[name].names()
+
     def close(self) -> None:
-        """Lets go of the files."""
-        for file in self._files.values():
-            file.close()
+        """Lets go of all that it opened."""
+        opened: list[ProcFile | ProcFolder] = [*self._files.values(), *self._folders.values()]
+        for one in opened:
+            one.close()
 
 
 class Reading(NamedTuple):

@@ -1,4 +1,5 @@
-"""Linux' /proc, read cheaply: files stay open and are read again from their start; what is in them, parsed. Pure.
+"""Linux' /proc, read cheaply: files and folders stay open and are read again from their start; what is in them, parsed.
+Pure.
 
 Layouts: https://www.kernel.org/doc/html/latest/filesystems/proc.html
 """
@@ -38,6 +39,28 @@ class ProcFile:
 
     def close(self) -> None:
         """Lets go of the file; a later read opens it again."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class ProcFolder:
+    """One folder that is kept open, as a :class:`ProcFile` is: in the place of a process that has ended, a later one
+    with the same number would be listed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = -1
+
+    def names(self) -> list[str]:
+        """What stands in it now, in no order. OSError if it cannot be opened, or no longer be read."""
+        if self._descriptor < 0:
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return os.listdir(self._descriptor)
+
+    def close(self) -> None:
+        """Lets go of the folder; a later call opens it again."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -136,12 +159,21 @@ def storage_bytes(io: bytes) -> tuple[int, int]:
 
 
 def number_after(text: bytes, key: bytes) -> int:
-    """The first number after a key, up to the end of the line. ValueError without that key."""
+    """The first number after a key, up to the end of the line. ValueError without that key, or if it is no integer."""
+    return int(_word_after(text, key))
+
+
+def decimal_after(text: bytes, key: bytes) -> float:
+    """The same of a number with decimals, such as the pressure that /proc/pressure/cpu has."""
+    return float(_word_after(text, key))
+
+
+def _word_after(text: bytes, key: bytes) -> bytes:
     place = text.find(key)
     if place < 0:
         raise ValueError(f"no {key.decode().strip()} in it")
     start = place + len(key)
-    return int(text[start : text.index(b"\n", start)].split()[0])
+    return text[start : text.index(b"\n", start)].split()[0]
 
 
 def resident_bytes(statm: bytes) -> int:

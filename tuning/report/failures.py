@@ -26,8 +26,17 @@ def advice(outcome: str, failed: Sequence[Values]) -> list[str]:
     ending = ending_of(outcome)
     if ending is None:
         return []
-    missing = ending.facts.missing
-    return [*(_MORE_OF[missing](failed) if missing else ()), *ending.facts.advice]
+    deadline, missing = ending.facts.deadline, ending.facts.missing
+    return [
+        *(_later(deadline.key, failed) if deadline else ()),
+        *(_MORE_OF[missing](failed) if missing else ()),
+        *ending.facts.advice,
+    ]
+
+
+def _later(key: str, failed: Sequence[Values]) -> list[str]:
+    limits = [values[key] for values in failed if values[key] is not None]
+    return [f"more time ({key}, {max(limits):g} here)"] if limits else []
 
 
 def _outcome_words(outcome: str) -> str:
@@ -64,15 +73,13 @@ def _divergence_tips(failed: Sequence[Values]) -> list[str]:
 
 
 def _timeout_tips(failed: Sequence[Values]) -> list[str]:
-    seconds = max(values["train.timeout_seconds"] for values in failed)
     timed = max((values["train.seconds"] or 0.0 for values in failed), default=0.0)
     steps = max(values["train.steps"] for values in failed)
-    shorter = (
+    return [
         f"a shorter run (train.seconds, {timed:g} here)"
         if timed
         else f"fewer steps (train.steps, {steps} here)"
-    )
-    return [f"more time (train.timeout_seconds, {seconds:g} here)", shorter]
+    ]
 
 
 def _hang_tips(failed: Sequence[Values]) -> list[str]:

@@ -188,7 +188,8 @@ def _reading_family(stream: str, field: str) -> Any:
 
 
 def _about(stream: str) -> str:
-    return (STREAMS[stream].__doc__ or "").partition("\n")[0]
+    """The first sentence of its docstring, wherever that breaks its lines."""
+    return " ".join((STREAMS[stream].__doc__ or "").split()).partition(". ")[0].removesuffix(".") + "."
 
 
 def _label_names(stream: str) -> list[str]:

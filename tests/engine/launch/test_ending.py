@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.config.errors import LayoutError
+from engine.config.run_config import RunConfig
 from engine.launch.ending import (
     ProcessExit,
     ending_of_process,
@@ -19,9 +20,9 @@ from engine.launch.ending import (
 )
 from engine.launch.job.ranks import JobRanks
 from engine.rank.loop import DivergedError
-from engine.rank.worker import ending_of_exception, failure
+from engine.rank.worker import ending_of_exception, failure, group_timeout
 from engine.run.messages import RankReport
-from engine.run.outcome import Ending, ErrorWords, RecordedOutcome, RunOutcome
+from engine.run.outcome import Deadline, Ending, ErrorWords, Limit, RecordedOutcome, RunOutcome, limits_of
 from engine.run.progress import Progress, RankProgress
 from profilers.records.schema import PHASES
 
@@ -67,10 +68,47 @@ def test_ranks_whose_fork_server_died_are_not_to_blame() -> None:
 
 
 def test_a_run_past_its_deadline_names_the_rank_furthest_behind() -> None:
-    outcome = overdue_outcome([place(0, 6, "bubble", 0.1), place(1, 5, "forward", 0.1)], 30.0)
+    limits = limits_of(RunConfig().with_values({"train.timeout_seconds": 30.0}).value_of)
+    ranks = [place(0, 6, "bubble", 0.1), place(1, 5, "forward", 0.1)]
+    assert overdue_outcome(ranks, limits, 29.9) is None
+    outcome = overdue_outcome(ranks, limits, 30.1)
+    assert outcome is not None
     assert (outcome.ending, outcome.rank, outcome.phase) == (Ending.TIMED_OUT, 1, "forward")
     assert outcome.reason == "longer than train.timeout_seconds=30, in step 5"
-    assert overdue_outcome([], 30.0).rank is None
+    assert overdue_outcome([], limits, 30.1) == RunOutcome(
+        Ending.TIMED_OUT, "longer than train.timeout_seconds=30"
+    )
+
+
+def test_a_part_of_a_run_past_its_deadline_names_a_rank_only_if_it_is_the_only_one() -> None:
+    limit = Limit(Ending.TIMED_OUT, Deadline("checkpoint.seconds", "checkpoint"), 30.0)
+    late = replace(place(1, 5, "checkpoint", 4.0), state_seconds=31.0)
+    others = [place(0, 5, "forward", 50.0), replace(late, rank=2, state_seconds=29.0)]
+    assert overdue_outcome(others, [limit], 1e6) is None
+    outcome = overdue_outcome([*others, late], [limit], 0.0)
+    assert outcome is not None
+    assert (outcome.rank, outcome.phase) == (1, "checkpoint")
+    assert outcome.reason == "longer than checkpoint.seconds=30, in step 5 (checkpoint)"
+    outcome = overdue_outcome([replace(late, rank=0), late], [limit], 0.0)
+    assert outcome is not None
+    assert outcome.rank is None
+
+
+def test_a_part_with_a_deadline_of_its_own_does_not_count_as_hung_before_it() -> None:
+    limit = Limit(Ending.TIMED_OUT, Deadline("checkpoint.seconds", "checkpoint"), 30.0)
+    for seconds, hangs in ((29.0, False), (31.0, True)):
+        assert bool(hanging_rank([place(0, 5, "checkpoint", seconds)], 5.0, limits=[limit])) == hangs
+    assert hanging_rank([place(0, 5, "checkpoint", 29.0)], 5.0) is not None
+    assert hanging_rank([place(0, 5, "validation", 29.0)], 5.0, limits=[limit]) is not None
+    short = [limit._replace(seconds=10.0)]
+    assert hanging_rank([place(0, 5, "checkpoint", 24.0)], 5.0, limits=short) is None
+
+
+def test_collectives_wait_for_longer_than_the_launcher_does() -> None:
+    for seconds in (0.5, 60.0, 600.0):
+        config = RunConfig().with_values({"train.step_timeout_seconds": seconds})
+        patience = group_timeout(config).total_seconds()
+        assert hanging_rank([place(0, 5, "validation", patience)], seconds) is not None
 
 
 def test_what_is_known_of_one_that_is_gone_is_the_cause_and_memory_before_all() -> None:
@@ -139,7 +177,9 @@ def test_when_all_wait_the_furthest_behind_is_named() -> None:
 
 def test_patience_is_longer_outside_steps_and_endless_at_the_end() -> None:
     assert hanging_rank([place(0, -1, "building", 20.0), place(1, 9, "finished", 1e6)], 5.0) is None
-    assert hanging_rank([place(0, -1, "building", 26.0)], 5.0) is not None
+    for state in ("building", "planning", "waiting"):
+        assert hanging_rank([place(0, -1, state, 24.0)], 5.0) is None
+        assert hanging_rank([place(0, -1, state, 26.0)], 5.0) is not None
 
 
 def test_outcomes_survive_their_document_and_newer_keys() -> None:

@@ -1,5 +1,5 @@
 """An ending is one entry: a made-up one of any kind is treated by studies as that kind and its facts ask, told from an
-error's text, and advised, coloured and exported like the others.
+error's text or by its deadline, and advised, coloured and exported like the others.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ exec(compile(source[:at] + sys.argv[1] + source[at:], "outcome.py", "exec"), mod
 from engine.config.run_config import RunConfig
 from torch.distributed import DistNetworkError
 
-from engine.launch.ending import ProcessExit, ending_of_process, outcome_of_ranks
+from engine.launch.ending import ProcessExit, ending_of_process, hanging_rank, outcome_of_ranks, overdue_outcome
 from engine.launch.job.ranks import JobRanks, report_of_rank
-from engine.rank.worker import ending_of_exception
+from engine.rank.worker import ending_of_exception, group_timeout
 from engine.run.messages import RankReport
 from engine.run.outcome import ABOUT_CONFIGURATION, FROM_OUTSIDE, GOOD, NO_MEMORY, ORDERLY, RETRY_ONCE
-from engine.run.outcome import Ending, RecordedOutcome, RunOutcome
+from engine.run.outcome import Ending, RecordedOutcome, RunOutcome, limits_of
+from engine.run.progress import RankProgress
 from tuning.analysis.leaderboard import wants_retry
 from tuning.storage.state import StudyState
 from tuning.analysis.scoring import constraints
@@ -78,7 +79,16 @@ trial.retry_of = trial.confirms = None
 assert wants_retry(StudyState(), trial) == (about in ("CHANCE", "OUTSIDE"))
 assert is_from_outside(trial) == (about == "OUTSIDE")
 failed = RunConfig().flat()
-assert advice("melted", [failed]) == ([*advice("oom", [failed]), "a fan"] if "melted" in NO_MEMORY else ["a fan"])
+tips = advice("oom", [failed]) if "melted" in NO_MEMORY else []
+if facts.deadline:
+    tips = ["more time (train.timeout_seconds, 600 here)"]
+    limits = limits_of(RunConfig().value_of)
+    saving = lambda s: [RankProgress(1, 7, 4, "checkpoint", s, state="checkpoint", state_seconds=s)]
+    assert hanging_rank(saving(599.0), 60.0) and not hanging_rank(saving(599.0), 60.0, frozenset(), limits)
+    assert not overdue_outcome(saving(599.0), limits, 599.0)
+    assert overdue_outcome(saving(601.0), limits, 1.0).ending is melted.ending
+    assert group_timeout(RunConfig()).total_seconds() == 630.0
+assert advice("melted", [failed]) == [*tips, "a fan"]
 assert ("melted" in ORDERLY) == facts.orderly
 if facts.words.any:
     said = "RuntimeError: the board is at 130 degrees"
@@ -127,6 +137,7 @@ def test_no_ending_is_without_words(field: str) -> None:
     [
         ("GOOD", "orderly=True"),
         ("CONFIGURATION", "missing=MissingResource.MEMORY"),
+        ("CONFIGURATION", 'deadline=Deadline("train.timeout_seconds", "checkpoint")'),
         ("CHANCE", 'words=ErrorWords(any=("board is at",))'),
         ("CHANCE", "precedence=Precedence.CONSEQUENCE"),
         ("OUTSIDE", "unseen=True"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
+import psutil
 import pytest
 
 from profilers.system.host_sources import Reading
@@ -78,6 +79,23 @@ def test_both_ways_of_reading_agree(worker: Worker) -> None:
         assert wait_until(partial(agree, reading)), reading.name
     assert ours.cpu_seconds() == pytest.approx(theirs.cpu_seconds(), abs=0.03)
     ours.close()
+
+
+def test_a_folder_of_a_process_is_read_like_its_files(worker: Worker) -> None:
+    """A made-up reading of its open descriptors; it means this process even when it has ended."""
+    descriptors = Reading(
+        "descriptors", (), lambda files: (len(files.names("fd")),), lambda process: (process.num_fds(),)
+    )
+    ours, theirs = LinuxProcess(worker.pid), PsutilProcess(worker.pid)
+    assert ours.values(descriptors) == ours.values(descriptors) == theirs.values(descriptors) == (3,)
+    worker.process.kill()
+    worker.process.wait()
+    with pytest.raises(FileNotFoundError):
+        ours.values(descriptors)
+    me = psutil.Process()
+    before = me.num_fds()
+    ours.close()
+    assert me.num_fds() == before - 1
 
 
 @pytest.mark.parametrize("opener", [LinuxProcess, PsutilProcess])

@@ -34,6 +34,16 @@ def test_a_foreign_file_is_refused(parse: object) -> None:
         parse(b"something else\n")  # type: ignore[operator]
 
 
+def test_a_number_may_have_decimals() -> None:
+    pressure = b"some avg10=41.20 avg60=33.28 total=15567\nfull avg10=0.00 avg60=0.00 total=0\n"
+    assert procfs.decimal_after(pressure, b"some avg10=") == 41.2
+    assert procfs.number_after(pressure, b"total=") == 15567
+    with pytest.raises(ValueError, match=r"41\.20"):
+        procfs.number_after(pressure, b"some avg10=")
+    with pytest.raises(ValueError, match="no most avg10= in it"):
+        procfs.decimal_after(pressure, b"most avg10=")
+
+
 def test_devices_above_other_devices_do_not_count(tmp_path: Path) -> None:
     for name in ("nvme0n1/device", "dm-0", "loop0", "cciss!c0d0/device"):
         (tmp_path / name).mkdir(parents=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.run import ownership, run_folder
-from profilers.records.schema import ExpertSample, GpuSample, NetworkSample, TaskSample
+from profilers.records.schema import ExpertSample, GpuSample, HostSample, NetworkSample, TaskSample
 from profilers.records.writer import RecordWriter
 from tests.support.samples import gpu_sample, step_sample
 from tests.workbench.commands.test_serve import fetched, one
@@ -42,6 +42,17 @@ def test_readings_of_several_hosts_are_told_apart(records: Path, endpoint: Endpo
     found = fetched(endpoint)
     assert one(found, "workbench_gpu_power_watts", gpu="0", host="first") == 100.0
     assert one(found, "workbench_gpu_power_watts", gpu="0", host="second") == 200.0
+
+
+def test_the_help_of_a_reading_is_whole_sentences(records: Path) -> None:
+    with RecordWriter(records, "launcher") as writer:
+        writer.write(HostSample(1.0, 0.5, *[None] * 8))
+    follower = Follower(records.parents[1])
+    help_texts = {family.name: family.documentation for family in families(follower.runs())}
+    assert help_texts["workbench_host_cpu_ratio"] == (
+        "The last cpu fraction of a host record. "
+        "One reading of a host: the launcher's own, or one with ranks."
+    )
 
 
 def test_interfaces_of_a_labs_hosts_are_told_apart(records: Path, endpoint: Endpoint) -> None:
