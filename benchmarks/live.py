@@ -2,8 +2,9 @@
 
     python -m benchmarks.live [--rounds 6] [--steps 240] [--turns 12] [--save]
 
-A run that has its best values already is tuned in two exact knobs, and beside it, in turns, the same run is left alone;
-a third arm is left alone, too (A/A). What is compared is the time from the first step to the last one, by a stop-watch
+A run that has its best values already is tuned in three exact knobs, and beside it, in turns, the same run is left alone;
+a third arm is left alone, too (A/A). Its two ranks are two hosts of the lab at a fixed rate, where a step takes what the
+link does and the machine can tell. What is compared is the time from the first step to the last one, by a stop-watch
 that knows nothing of records. And of each turn: how much longer its step and the two after it took than those before,
 in steps. A second table has that by knob: a run is turned there and back every ``APART`` steps, and the A/A row is of
 a run that nobody turns, at the same steps.
@@ -37,6 +38,8 @@ from tuning.study import run_study
 from workbench.home import runs
 
 AROUND = 3
+#: Of the lab's link, in Mbit/s.
+RATE = 100
 
 
 def study(steps: int) -> StudyFile:
@@ -44,16 +47,22 @@ def study(steps: int) -> StudyFile:
     tree: dict[str, Any] = {
         "name": "live",
         "ranks": 2,
-        "trials": 4,
+        "trials": 6,
         "live": {"steps": steps, "checkpoint_every": steps, "look_again": None},
         "base": {
             "model": {"preset": "tiny"},
             "data": {"sequence_length": 128},
             "batch": {"global_batch": 16, "micro_batch": 4},
             "train": {"steps": 14, "warmup": 2, "validation_batches": 0},
+            "overlap": {"bucket_mb": 1.0},
+            "lab": {"hosts": 2, "rate_mbit": RATE},
             "device": "cpu",
         },
-        "space": {"batch.micro_batch": [2, 4], "memory.recompute": ["none", "full"]},
+        "space": {
+            "batch.micro_batch": [2, 4],
+            "memory.recompute": ["none", "full"],
+            "overlap.bucket_mb": [1.0, 25.0],
+        },
     }
     return parse(tree)
 

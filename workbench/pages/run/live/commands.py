@@ -4,6 +4,7 @@ request, each with how far it is and what came of it.
 
 from __future__ import annotations
 
+import re
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -51,6 +52,8 @@ _HOW = {
     commands.BACK: "back to the copy, then change",
 }
 _MORE = "KEY=VALUE KEY=VALUE"
+#: Before each key: a value may be a list, with spaces in it.
+_ASSIGNMENT = re.compile(r"\s+(?=[\w.]+=)")
 _TOGETHER = "They change at the same step as the one before, or none of them does."
 _LOSS_AFTER = (
     "With a copy, or back to it: the loss on held-out text is taken so many steps later. (`steps=N`)"
@@ -318,7 +321,8 @@ def _form(folder: Path) -> None:
             )
     if is_clicked:
         values = [f"{key}={text}"] if text.strip() or order == commands.SET else []
-        values += more.split() + ([] if steps is None else [f"steps={steps}"])
+        values += _ASSIGNMENT.split(more.strip()) if more.strip() else []
+        values += [] if steps is None else [f"steps={steps}"]
         _send(folder, order, values)
     _ask(folder)
     _keep_answer(folder)

@@ -75,6 +75,16 @@ def test_what_is_illegal_is_said_and_not_sent(home: Path) -> None:
     ("order", "value", "more", "arguments"),
     [
         ("set", "3", "batch.micro_batch=1", {"overlap.bucket_mb": 3, "batch.micro_batch": 1}),
+        (
+            "set",
+            "3",
+            " memory.block_actions=[keep, full, keep, keep]  batch.micro_batch=1 ",
+            {
+                "overlap.bucket_mb": 3,
+                "memory.block_actions": ["keep", "full", "keep", "keep"],
+                "batch.micro_batch": 1,
+            },
+        ),
         ("try", "", "", {"steps": 7}),
         ("back", "3", "", {"overlap.bucket_mb": 3, "steps": 7}),
     ],
@@ -90,7 +100,7 @@ def test_keys_change_together_with_a_copy_or_back_to_it(
     if order != "set":
         app.number_input(key="turn-steps").set_value(7)
     ask(app, "overlap.bucket_mb", value)
-    assert not app.error
+    assert not [error.value for error in app.error]
     assert [(one["command"], one["arguments"]) for one in sent(folder)] == [(order, arguments)]
 
 
