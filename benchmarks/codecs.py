@@ -45,19 +45,20 @@ BLOCK = {
 SHAPES = {f"blocks.{block}.{name}": shape for block in range(BLOCKS) for name, shape in BLOCK.items()}
 VALUES = sum(map(math.prod, SHAPES.values()))
 RANK = 4
+_SCALES = {"bucket_values": 1024}
 METHODS = {
     "none": Settings("none", error_feedback=False),
     "fp16": Settings("fp16", 16, error_feedback=False),
     "bf16": Settings("bf16", 16, error_feedback=False),
-    "int8": Settings("int8", 8),
-    "int8, stochastic": Settings("int8", 8, stochastic=True),
-    "int4": Settings("int4", 4),
+    "int8": Settings("int8", 8, parameters=_SCALES),
+    "int8, stochastic": Settings("int8", 8, parameters=_SCALES, stochastic=True),
+    "int4": Settings("int4", 4, parameters=_SCALES),
     "topk 0.01": Settings("topk", 0.01),
     "topk 0.1": Settings("topk", 0.1),
     "randomk 0.01": Settings("randomk", 0.01),
     "randomk 0.1": Settings("randomk", 0.1),
     f"powersgd {RANK}": Settings("powersgd", RANK),
-    "sign": Settings("sign", 1),
+    "sign": Settings("sign", 1, parameters=_SCALES),
 }
 TORCH = {"fp16": "torch fp16_compress_hook", f"powersgd {RANK}": "torch powerSGD_hook"}
 #: The issue's aim, for these.

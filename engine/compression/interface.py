@@ -186,7 +186,7 @@ def why_uncompressed(part: Part, settings: Settings) -> str | None:
     value = settings.value_of(part.name)
     if value is None:
         return _AS_ASKED
-    parameter = Parameter(part.shape, float(value), settings.bucket_values)
+    parameter = Parameter(part.shape, float(value), settings.parameters)
     return COMPRESSION_METHODS[settings.method].why_uncompressed(parameter) or None
 
 

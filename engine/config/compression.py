@@ -25,7 +25,6 @@ class Settings:
     method: str
     value: Value = None
     values: Mapping[str, Value] = field(default_factory=dict)
-    bucket_values: int = 1024
     stochastic: bool = False
     error_feedback: bool = True
     start_step: int = 0
@@ -43,7 +42,7 @@ class Settings:
 
     def wire_inputs(self, ranks: int, factors: float = 0.0) -> WireInputs:
         """What its bytes depend on where so many ranks share a gradient; ``factors`` as ``WireInputs`` has them."""
-        return WireInputs(float(self.value or 0), self.bucket_values, ranks, factors, self.parameters)
+        return WireInputs(float(self.value or 0), ranks, factors, self.parameters)
 
 
 def settings_of(config: Compression) -> Settings:
@@ -57,7 +56,6 @@ def settings_of(config: Compression) -> Settings:
         config.method,
         usual_value(config),
         {glob: None if value == "none" else value for glob, value in config.layers.items()},
-        config.bucket_values,
         not feeds_back if config.stochastic is None else config.stochastic,
         feeds_back,
         config.start_step,

@@ -57,7 +57,8 @@ class ProcFolder:
         """What stands in it now, in no order. OSError if it cannot be opened, or no longer be read."""
         if self._descriptor < 0:
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        return os.listdir(self._descriptor)
+        with os.scandir(self._descriptor) as entries:
+            return [entry.name for entry in entries]
 
     def close(self) -> None:
         """Lets go of the folder; a later call opens it again."""

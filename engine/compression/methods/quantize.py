@@ -24,7 +24,7 @@ from engine.compression.interface import (
 from engine.compression.methods.row_codec import Integers, RowCodec, Signs
 from engine.compression.randomness import BLOCK_VALUES, RandomStreams, fixed_generator, sum_of_squares
 from engine.config.compression import Settings
-from engine.config.methods.compression_methods import Value
+from engine.config.methods.compression_methods import Value, values_per_scale
 from profilers.records.operations import ALL_TO_ALL
 
 #: How values of so many bits are written.
@@ -232,14 +232,13 @@ def integers(inputs: MethodInput) -> Method:
 
 def signs(inputs: MethodInput) -> Method:
     """A bit a value, without noise: it has no other value to round to."""
-    rows = Signs(inputs.content.flat.device)
-    return QuantizedAllReduce(
-        inputs, lambda value: RowCodec(rows, inputs.settings.bucket_values), noisy=False
-    )
+    rows, width = Signs(inputs.content.flat.device), values_per_scale(inputs.settings.parameters)
+    return QuantizedAllReduce(inputs, lambda value: RowCodec(rows, width), noisy=False)
 
 
 def _integer_codecs(settings: Settings) -> Codecs:
-    return lambda value: RowCodec(Integers(int(value or 8)), settings.bucket_values)
+    width = values_per_scale(settings.parameters)
+    return lambda value: RowCodec(Integers(int(value or 8)), width)
 
 
 def rounding_errors(

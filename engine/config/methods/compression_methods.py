@@ -22,11 +22,13 @@ _STEPS_OF_A_DOUBLING = 8
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter whose gradient may be compressed, and how: ``bucket_values`` values share a scale."""
+    """A parameter whose gradient may be compressed, and how: by a method's value, with the ``parameters`` that its
+    entry names in ``fields``.
+    """
 
     shape: tuple[int, ...]
     value: float
-    bucket_values: int
+    parameters: Parameters = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -35,13 +37,11 @@ class Parameter:
 
 
 class WireInputs(NamedTuple):
-    """What the bytes of a gradient depend on: a method's value, how many values share a scale, how many ranks share
-    the gradient, and ``factors``: rows and columns of all matrices over their values. ``parameters``: those that its
-    entry names in ``fields``.
+    """What the bytes of a gradient depend on: a method's value, how many ranks share the gradient, and ``factors``:
+    rows and columns of all matrices over their values. ``parameters``: those that its entry names in ``fields``.
     """
 
     value: float
-    bucket_values: int
     ranks: int
     factors: float
     parameters: Parameters = MappingProxyType({})
@@ -166,10 +166,18 @@ def _too_few_to_select(parameter: Parameter) -> str:
     return f"{parameter.count:,} values, of which ratio {parameter.value:g} is less than one" if few else ""
 
 
+def values_per_scale(parameters: Parameters) -> int:
+    """How many values share a scale, of a method whose entry names ``bucket_values``."""
+    return int(parameters["bucket_values"] or 0)
+
+
 def _too_few_for_a_scale(parameter: Parameter) -> str:
-    if parameter.count >= parameter.bucket_values:
-        return ""
-    return f"{parameter.count:,} values are fewer than the {parameter.bucket_values:,} that share a scale"
+    least = values_per_scale(parameter.parameters)
+    return (
+        ""
+        if parameter.count >= least
+        else f"{parameter.count:,} values are fewer than the {least:,} that share a scale"
+    )
 
 
 def _no_factors(parameter: Parameter) -> str:
@@ -186,7 +194,7 @@ def _no_factors(parameter: Parameter) -> str:
 
 def bytes_per_value(traffic: WireInputs) -> float:
     """Of one value with its share of a scale."""
-    return traffic.value / 8 + FP32_BYTES / traffic.bucket_values
+    return traffic.value / 8 + FP32_BYTES / values_per_scale(traffic.parameters)
 
 
 def _two_ways(traffic: WireInputs) -> float:

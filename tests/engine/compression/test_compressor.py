@@ -20,11 +20,11 @@ SHAPE = (64, 96)
 STEPS, RATE = 250, 0.04
 EXACT = Settings("none", error_feedback=False)
 METHODS = {
-    "int8": Settings("int8", 8, bucket_values=64),
-    "int4": Settings("int4", 4, bucket_values=64),
+    "int8": Settings("int8", 8, parameters={"bucket_values": 64}),
+    "int4": Settings("int4", 4, parameters={"bucket_values": 64}),
     "topk": Settings("topk", 0.1),
     "powersgd": Settings("powersgd", 8),
-    "sign": Settings("sign", 1, bucket_values=64),
+    "sign": Settings("sign", 1, parameters={"bucket_values": 64}),
 }
 
 

@@ -26,7 +26,7 @@ BUCKETS: tuple[dict[str, tuple[int, ...]], ...] = (
     {"a.w1": (61, 47), "a.norm": (61,), "a.w2": (96, 64), "a.bias": (7,)},
     {"b.experts": (3, 40, 32), "b.norm": (33,), "b.w1": (128, 40)},
 )
-USUAL: dict[str, Any] = {"bucket_values": 64}
+USUAL: dict[str, Any] = {"parameters": {"bucket_values": 64}}
 LOSSY = {
     "fp16": Settings("fp16", 16, error_feedback=True, **USUAL),
     "bf16": Settings("bf16", 16, error_feedback=True, **USUAL),

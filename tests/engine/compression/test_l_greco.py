@@ -173,7 +173,7 @@ def test_the_error_of_low_rank_is_what_singular_values_leave(shape: tuple[int, .
 @pytest.mark.parametrize("stochastic", [False, True])
 def test_the_error_of_quantisers_is_that_of_the_codec(stochastic: bool) -> None:
     gradient = spread(10_000)
-    settings_ = Settings("int4", 4, stochastic=stochastic, bucket_values=128)
+    settings_ = Settings("int4", 4, stochastic=stochastic, parameters={"bucket_values": 128})
     told = layer_errors(gradient, (10_000,), settings_, [2, 4, 8])
     for bits, error in zip((2, 4, 8), told, strict=True):
         rest, codec = gradient.clone(), RowCodec(Integers(bits), 128)

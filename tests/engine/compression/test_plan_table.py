@@ -11,7 +11,7 @@ from engine.compression.compressor import layer_errors
 from engine.compression.plan_table import choose_values, effects_of, share_of, table_of
 from engine.config.compression import Settings, candidates
 
-INT4 = Settings("int4", 4)
+INT4 = Settings("int4", 4, parameters={"bucket_values": 1024})
 BITS = candidates(INT4)
 
 

@@ -164,8 +164,16 @@ def test_neighbours_are_one_run_but_for_those_with_a_value_of_their_own() -> Non
     ("settings", "alone", "words"),
     [
         ({"method": "topk", "value": 0.01}, {"a.norm", "b.norm"}, "less than one"),
-        ({"method": "sign", "value": 1, "bucket_values": 128}, {"a.norm", "b.norm"}, "share a scale"),
-        ({"method": "int8", "value": 8, "bucket_values": 1024}, {"a.norm", "b.norm"}, "share a scale"),
+        (
+            {"method": "sign", "value": 1, "parameters": {"bucket_values": 128}},
+            {"a.norm", "b.norm"},
+            "share a scale",
+        ),
+        (
+            {"method": "int8", "value": 8, "parameters": {"bucket_values": 1024}},
+            {"a.norm", "b.norm"},
+            "share a scale",
+        ),
         ({"method": "powersgd", "value": 16}, {"a.norm", "b.norm"}, "no matrix"),
         ({"method": "powersgd", "value": 20}, {"a.wq", "b.wq", "a.norm", "b.norm"}, ""),
         ({"method": "fp16", "value": 16}, set(), ""),
@@ -181,7 +189,7 @@ def test_what_would_not_gain_is_left_alone(settings: dict[str, object], alone: s
 def test_every_value_is_in_one_run_or_sent_as_it_is() -> None:
     content = bucket()
     for method, value in (("none", None), ("topk", 0.01), ("powersgd", 20), ("sign", 1)):
-        found = partition_of(content, Settings(method, value))
+        found = partition_of(content, Settings(method, value, parameters={"bucket_values": 1024}))
         ranges = sorted([(span.start, span.stop) for span in found.spans] + list(found.plain))
         covered = [place for start, stop in ranges for place in range(start, stop)]
         assert covered == list(range(len(content.flat)))

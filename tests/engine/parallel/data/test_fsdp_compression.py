@@ -30,11 +30,11 @@ BUCKETS: tuple[dict[str, tuple[int, ...]], ...] = (
     {"a.w1": (61, 47), "a.norm": (61,), "a.w2": (96, 64), "a.bias": (7,)},
     {"b.experts": (3, 40, 32), "b.norm": (33,), "b.w1": (100, 40)},
 )
-INT8 = Settings("int8", 8, bucket_values=64)
+INT8 = Settings("int8", 8, parameters={"bucket_values": 64})
 METHODS = {
     "int8": INT8,
     "int8 stochastic": replace(INT8, stochastic=True),
-    "int4": Settings("int4", 4, bucket_values=64),
+    "int4": Settings("int4", 4, parameters={"bucket_values": 64}),
     "mixed": replace(INT8, values={"a.w2": None, "b.w1": 4}),
     "int8 without feedback": replace(INT8, stochastic=True, error_feedback=False),
 }
