@@ -392,6 +392,11 @@ def _send(folder: Path, order: str, values: list[str]) -> None:
             raise InputError(
                 "Loss after steps", steps[-1], "is for a copy; leave it out, or choose one under How"
             )
+        for word in values:
+            if "=" not in word:
+                raise InputError(
+                    "Further keys", word, "write it as KEY=VALUE, for example memory.recompute=full"
+                )
         arguments = control.arguments_of(Target("run", folder.name, folder), order, values)
         if (refusal := control.refusal(folder)) is not None:
             remember(place, refusal, is_refused=True)
