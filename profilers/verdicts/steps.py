@@ -138,10 +138,12 @@ def straggler(inputs: RuleInputs) -> Verdict:
 
 def _describe_fixed(inputs: RuleInputs, slowest: _SlowestRank, delay: str) -> str:
     stage = "" if slowest.stage is None else f", at position {slowest.stage} of the pipeline,"
-    often = percent(slowest.steps_fraction)
+    often, count = percent(slowest.steps_fraction), len(inputs.measured.steps)
+    proven = slowest.skew is None or slowest.rank in slowest.skew.ranks
+    steps = "the steps" if proven else f"{count:,} step{'s' * (count != 1)}, which chance may explain"
     text = (
         f"{inputs.place(slowest.rank)}{stage} takes {delay} longer than the median of the others, mostly in "
-        f"{slowest.phase}; it is the slowest in {often} of the steps"
+        f"{slowest.phase}; it is the slowest in {often} of {steps}"
     )
     others = [rank for rank in (slowest.skew.ranks if slowest.skew else []) if rank != slowest.rank]
     return text + (f"; {_name_ranks(others)} more often than by chance, too" if others else "")

@@ -184,20 +184,23 @@ def core_series(columns: Columns, start_unix: float) -> CoreSeries:
 
 
 def share_series(processes: Columns, host: Columns, cores: Columns, start_unix: float) -> ShareSeries:
-    """CPU time of each rank over that of all cores, from counters; the rest from the host's own reading."""
+    """CPU time of each rank over that of all cores, from counters; the rest from the host's own reading. Bins without
+    one are left out: stacked, a gap would be drawn as nothing.
+    """
     bins = edges(host.get("time_unix", np.empty(0)), start_unix)
     count = len(np.unique(cores.get("core", np.empty(0))))
     if not len(bins) or not count:
         return ShareSeries([])
     fractions, weights = _weighted_readings(host, "cpu_fraction")
     busy = _bin_means(host["time_unix"] - start_unix, fractions * 100, weights, bins)
-    lines, remainder = [], busy
+    lines, remainder, known = [], busy, np.isfinite(busy)
+    middles = list(np.array(_middles(bins))[known].tolist())
     for rank in np.unique(processes.get("rank", np.empty(0, dtype=int))):
         process = {name: values[processes["rank"] == rank] for name, values in processes.items()}
         share = _rates(process["time_unix"] - start_unix, process["cpu_seconds"], bins) / count * 100
         remainder = remainder - np.nan_to_num(share)
-        lines.append(Line(f"rank {int(rank)}", _middles(bins), plain(share)))
-    return ShareSeries([*lines, Line(OTHERS, _middles(bins), plain(np.maximum(remainder, 0.0)))])
+        lines.append(Line(f"rank {int(rank)}", middles, plain(share[known])))
+    return ShareSeries([*lines, Line(OTHERS, middles, plain(np.maximum(remainder[known], 0.0)))])
 
 
 def network_series(network: Columns, host: Columns, start_unix: float) -> RateSeries:

@@ -80,7 +80,7 @@ def _draw(run_id: str) -> None:
     header.findings(summary)
     if summary is not None:
         quality.draw_trained(records.config, summary)
-    _between_trials(records, row, study_rows())
+    _between_trials(records, row, study_rows(), follows=run_id == NEWEST)
     charts.charts(records, _linked_step(row.id))
 
 
@@ -112,12 +112,14 @@ def _linked_step(run: str) -> int | None:
     return int(step) if step and step.isdecimal() and st.query_params.get("run") == run else None
 
 
-def _between_trials(records: Snapshot, row: RunRow, studies: list[StudyRow]) -> None:
+def _between_trials(records: Snapshot, row: RunRow, studies: list[StudyRow], *, follows: bool) -> None:
     study = next((study for study in studies if study.name == row.study), None)
     if not records.running and study is not None and study.state == "running":
+        then = (
+            "its next trial will appear here" if follows else "its trials appear at *the newest run*, above"
+        )
         st.info(
-            f"This run has ended; the study {words.escape(study.name)} is still running, and its next trial will "
-            "appear here.",
+            f"This run has ended; the study {words.escape(study.name)} is still running, and {then}.",
             icon=":material/hourglass_top:",
         )
 

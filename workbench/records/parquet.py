@@ -19,6 +19,7 @@ from profilers.records.table import Column, Table
 #: Records of a row group: what a reader decodes at least, and what is held in memory when one is written.
 GROUP = 1 << 17
 _HEADER = b"workbench.header"
+_Mask = np.ndarray[Any, np.dtype[np.bool_]]
 _TYPES = {
     "int64": pa.int64(),
     "float64": pa.float64(),
@@ -107,15 +108,17 @@ class ParquetFile:
 class ParquetTable(Table):
     """Records of a compacted file: a column is decoded when it is asked for, from the row groups it needs."""
 
-    def __init__(self, file: ParquetFile, start: int, stop: int) -> None:
+    def __init__(self, file: ParquetFile, start: int, stop: int, chosen: _Mask | None = None) -> None:
         header = file.header
         empty = np.empty(0, dtype=[("validity", "<u8")])
         super().__init__(STREAMS[header.stream], empty, header.fields, Names(file.path))
         self._file, self._start, self._stop = file, start, stop
+        #: Which of these records it has; None: all.
+        self._chosen = chosen
         self._decoded: dict[str, pa.Array] = {}
 
     def __len__(self) -> int:
-        return self._stop - self._start
+        return self._stop - self._start if self._chosen is None else int(self._chosen.sum())
 
     def column(self, name: str) -> Column:
         """One field of all records. KeyError if neither the file nor the record class has it."""
@@ -139,7 +142,20 @@ class ParquetTable(Table):
 
     def part(self, start: int, stop: int) -> Table:
         """The records from number ``start`` up to ``stop``, without that one."""
-        return ParquetTable(self._file, self._start + start, min(self._start + stop, self._stop))
+        if self._chosen is None:
+            return ParquetTable(self._file, self._start + start, min(self._start + stop, self._stop))
+        return self._choose(slice(start, stop))
+
+    def select(self, wanted: _Mask) -> Table:
+        """The records that a mask chooses."""
+        return self._choose(wanted)
+
+    def _choose(self, wanted: slice | _Mask) -> Table:
+        span = self._stop - self._start
+        places = np.arange(span) if self._chosen is None else np.flatnonzero(self._chosen)
+        chosen = np.zeros(span, dtype=bool)
+        chosen[places[wanted]] = True
+        return ParquetTable(self._file, self._start, self._stop, chosen)
 
     def presence_mask(self, name: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which records have a value in a field of the file, be it finite or not."""
@@ -147,7 +163,8 @@ class ParquetTable(Table):
 
     def _array(self, name: str) -> pa.Array:
         if name not in self._decoded:
-            self._decoded[name] = self._file.read(name, self._start, self._stop)
+            array = self._file.read(name, self._start, self._stop)
+            self._decoded[name] = array if self._chosen is None else array.filter(pa.array(self._chosen))
         return self._decoded[name]
 
 

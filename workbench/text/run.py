@@ -235,11 +235,12 @@ def _memory(summary: RunSummary) -> str:
 
 
 def peak_memory_rank(summary: RunSummary) -> str:
-    """Whose peak it was, and during what."""
+    """Whose peak it was, during what, and since when, where it is not of the whole run."""
     rank, phase = summary.peak_memory_rank, summary.peak_memory_phase
+    since = ", since the last change" if summary.changes else ""
     if rank is None:
-        return "of the largest rank"
-    return f"rank {rank}, in {words.ending_words(phase)}" if phase else f"of rank {rank}"
+        return f"of the largest rank{since}"
+    return (f"rank {rank}, in {words.ending_words(phase)}" if phase else f"of rank {rank}") + since
 
 
 def wire(summary: RunSummary) -> str:

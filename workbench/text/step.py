@@ -132,8 +132,10 @@ def skew(row: SkewRow) -> str:
         steps = "1 step stands" if row.late_steps == 1 else f"{row.late_steps:,} steps stand"
         worst_of = f"rank {worst.rank:,} in step {worst.step:,}, {words.seconds(worst.seconds)} behind"
         rank_text += f" {steps} out; worst: {worst_of}."
+    unnamed = row.kind == ROTATING and not row.ranks  # of few steps one rank may be the last in all
+    meaning = "no rank is behind more often than chance explains" if unnamed else SKEW_MEANINGS[row.kind]
     return (
-        f"The skew is {row.kind}: {SKEW_MEANINGS[row.kind]}. The last rank is {words.seconds(row.seconds)} behind the "
+        f"The skew is {row.kind}: {meaning}. The last rank is {words.seconds(row.seconds)} behind the "
         f"median of the others in the mean step: {parts_text}.{rank_text}"
     )
 

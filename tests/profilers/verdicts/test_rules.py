@@ -19,6 +19,7 @@ from profilers.records.schema import ExpertSample, TaskSample
 from profilers.records.writer import RecordWriter
 from profilers.verdicts.communication import advice
 from tests.support.approximate import about
+from tests.support.profilers import uniform_records
 from tests.support.profilers.uniform_records import STEPS, UUID, gpu_run, named, summary, write
 from tests.support.samples import step_sample
 
@@ -71,6 +72,20 @@ def test_waiting_for_a_late_rank_is_the_straggler_and_not_the_collective(tmp_pat
     assert found.late_rank_seconds == about(0.275)
     assert reduce.seconds is not None
     assert found.late_rank_seconds + reduce.seconds == about(found.phases["communication_exposed"])
+
+
+@pytest.mark.parametrize(("steps", "said"), [(1, "1 step"), (4, "4 steps"), (STEPS, "")])
+def test_who_is_slowest_in_all_of_few_steps_may_be_so_by_chance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, said: str
+) -> None:
+    """The skew of the same steps has no rank that is last more often than chance explains."""
+    monkeypatch.setattr(uniform_records, "STEPS", steps)
+    write(tmp_path, [{"forward": 0.5, "communication_exposed": 0.5}, {"forward": 1.0}])
+    found = summary(tmp_path)
+    assert found.skew is not None and bool(found.skew.ranks) == (not said)
+    (only,) = found.verdicts
+    ending = f"of {said}, which chance may explain" if said else "of the steps"
+    assert (only.name, only.rank) == ("straggler", 1) and only.evidence.endswith(f"in 100 % {ending}")
 
 
 def test_a_wait_is_shared_by_the_calls_under_way_in_it(tmp_path: Path) -> None:

@@ -73,6 +73,15 @@ def test_ranks_and_the_rest_make_up_what_was_busy() -> None:
     assert [line.y[3] for line in found.lines] == pytest.approx([25.0, 12.5, 37.5])
 
 
+def test_a_time_without_a_reading_is_left_out_of_a_stack() -> None:
+    """Where a line has a gap, a stack drops to nothing, as if all cores had been idle."""
+    paused = {name: np.delete(values, slice(30, 45)) for name, values in HOST.items()}
+    paused["cpu_fraction"][30] = np.nan
+    found = share_series(processes(1.0), paused, cores(4), START)
+    for line in found.lines:
+        assert None not in line.y and len(line.x) == len(line.y) < 20
+
+
 def test_a_rank_that_started_later_has_no_share_before() -> None:
     late = {name: values[50:] for name, values in processes(1.0).items()}
     (rank, rest) = share_series(late, HOST, cores(4), START).lines

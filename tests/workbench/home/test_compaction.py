@@ -15,7 +15,7 @@ import pytest
 from engine.run import run_folder
 from profilers.records.codec import FormatError
 from profilers.records.reader import RunRecords
-from profilers.records.schema import FixedRecord
+from profilers.records.schema import FixedRecord, StepSample
 from profilers.records.writer import RecordWriter
 from tests.support.samples import comm_sample, gpu_sample, step_sample
 from tests.support.workbench.synthetic import FakeRun, RunFolder
@@ -80,6 +80,41 @@ def test_every_reader_sees_the_same_before_and_after(ended: Path) -> None:
     for name, column in live.steps[1].items():
         np.testing.assert_array_equal(again.steps[1][name], column)
     assert compaction.compact(ended, 0).files == 0
+
+
+def test_steps_that_were_undone_stay_so_after_a_compaction(ended: Path) -> None:
+    """Of a run that somebody sent back to a copy: no page of it could be opened once its records were compacted."""
+    counts = {"step": 30, "comm": 60, "memory": 30}
+    for rank in (0, 1):
+        with RecordWriter(ended / run_folder.RECORDS, f"rank-{rank}") as writer:
+            writer.event("undone", step=20, end=30, records=counts)
+    before, live = rows(archive.records(ended / run_folder.RECORDS)), LiveRun(ended).read()
+    steps = [row.step for row in before[("rank-0", "step")] if isinstance(row, StepSample)]
+    assert steps == [*range(20), *range(30, 40)]
+    assert compaction.compact(ended, 0).files == 10
+    after, again = archive.records(ended / run_folder.RECORDS), LiveRun(ended).read()
+    assert (rows(after), after.problems) == (before, [])
+    for name, column in live.steps[1].items():
+        np.testing.assert_array_equal(again.steps[1][name], column)
+
+
+def test_what_was_chosen_of_a_compacted_file_can_be_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "GROUP", 4)
+    axes = ["dp", "tp", "pp", "cp", "ep"] * 3
+    records = written(tmp_path, *(comm_sample(at, axis=axis) for at, axis in enumerate(axes)))
+    assert compaction.compact(tmp_path, 0).notes == []
+    whole = archive.records(records).table(0, "comm")
+    odd = whole.select(np.arange(15) % 2 == 1)
+    assert (len(odd), odd.column("step").tolist(), odd.column("axis").tolist()) == (
+        7,
+        [*range(1, 15, 2)],
+        axes[1::2],
+    )
+    assert odd.part(2, 5).column("step").tolist() == [5, 7, 9]
+    assert odd.select(odd.column("step").filled(0) > 9).column("axis").tolist() == axes[11::2]
+    assert odd.select(np.zeros(7, dtype=bool)).rows() == []
 
 
 def test_nothing_is_compacted_while_a_run_goes_on(tmp_path: Path) -> None:

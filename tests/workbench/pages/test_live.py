@@ -27,6 +27,7 @@ from tests.workbench.pages.test_pages import charts, texts, visit
 from tuning.execution.live.ongoing_run import RUNS
 from tuning.storage.study_folder import STUDIES
 from workbench.figures import steps
+from workbench.pages import live
 from workbench.pages.run.live import header
 
 
@@ -128,6 +129,21 @@ def test_warm_up_is_not_in_the_mean_of_the_last_steps() -> None:
     assert recent([True] * 5 + [False] * 2) == list(range(7)), "no step was measured since a change"
     assert recent([False] * 4 + [True] * 6, method="diloco", period=4) == [6, 7, 8, 9], "a whole round"
     assert recent([False] * 4 + [True] * 2, method="diloco", period=4) == [4, 5]
+
+
+@pytest.mark.parametrize(("follows", "said"), [(True, "will appear here"), (False, "the newest run")])
+def test_only_who_follows_is_promised_the_next_trial(
+    follows: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was chosen stays on the page."""
+    told = list[str]()
+    monkeypatch.setattr(live.st, "info", lambda text, icon: told.append(text))
+    records: Any = SimpleNamespace(running=False)
+    row: Any = SimpleNamespace(study="s")
+    studies: Any = [SimpleNamespace(name="s", state="running")]
+    live._between_trials(records, row, studies, follows=follows)
+    (text,) = told
+    assert said in text
 
 
 def test_the_bar_of_a_rank_that_is_done_is_full(home: Path) -> None:

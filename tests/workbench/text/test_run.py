@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from profilers.analysis.communication import message_seconds_reason
 from profilers.model.machine_rows import GpuRow, HostRow, display
+from profilers.model.rows import ChangeRow
 from profilers.model.run_summary import CommunicationRow, RunSummary
 from workbench.pages.run.details import numbers
 from workbench.text import quantities, run
@@ -152,3 +155,11 @@ def test_another_model_than_the_decoder_is_named_with_what_it_measures() -> None
     assert told_early == "2.3000 -> 1.9000 over 2 steps; validation 2.0887, with stages left out 2.3000"
     for usual in ({"workload": "decoder"}, {}):  # as it is now, and as it was before there was another one
         assert "model" not in dict(run.lines(RunSummary.from_dict(KNOWN | usual)))
+
+
+def test_a_peak_since_a_change_says_so() -> None:
+    """The chart beside it has the peak of the whole run."""
+    found = RunSummary("x", {"dp": 1}, 1, "gloo", 1, 1, peak_memory_rank=3, peak_memory_phase="backward")
+    assert run.peak_memory_rank(found) == "rank 3, in backward"
+    changed = replace(found, changes=[ChangeRow(9, "batch.micro_batch", 2, 4)])
+    assert run.peak_memory_rank(changed) == "rank 3, in backward, since the last change"

@@ -89,6 +89,9 @@ def test_a_skew_says_its_kind_what_each_costs_and_who() -> None:
     )
     other = SkewRow("rotating", 0.012, 0.0, 0.012, 0.0)
     assert step.skew(other).endswith("fixed 0.0 ms, rotating 12.0 ms, one-off 0.0 ms.")
+    few = "no rank is behind more often than chance explains"
+    assert few in step.skew(other), "of one step the same rank is last in all"
+    assert few not in step.skew(replace(other, ranks=[2]))
 
 
 def test_a_run_that_adapts_says_so_before_its_end() -> None:

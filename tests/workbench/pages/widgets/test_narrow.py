@@ -15,7 +15,7 @@ from tests.workbench.text.test_study import write
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300), pytest.mark.drawn(1, of="widths")]
 
-#: Titles of charts whose legend reaches over them, and tiles whose words are cut.
+#: Titles of charts whose legend or buttons reach over them, and tiles whose words are cut.
 FAULTS = """() => {
   const box = (element) => element.getBoundingClientRect();
   const charts = [...document.querySelectorAll('.workbench-chart')].filter((chart) => chart.offsetParent);
@@ -23,11 +23,15 @@ FAULTS = """() => {
     const [title, legend] = ['.g-gtitle', '.legend'].map((name) => chart.querySelector(name));
     return title && legend && box(title).height && box(legend).height && box(title).bottom > box(legend).top + 1;
   });
+  const covered = charts.filter((chart) => {
+    const [title, bar] = ['.g-gtitle', '.modebar'].map((name) => chart.querySelector(name));
+    return title && bar && box(title).right > box(bar).left + 1 && box(title).top < box(bar).bottom - 1;
+  });
   const texts = [...document.querySelectorAll('[data-testid=stMetric] *')];
   const cut = texts.filter((text) => getComputedStyle(text).overflow !== 'visible'
     && text.scrollWidth > text.clientWidth + 1);
   return { charts: charts.length, tiles: document.querySelectorAll('[data-testid=stMetric]').length,
-    under: under.map((chart) => chart.querySelector('.g-gtitle').textContent),
+    under: [...under, ...covered].map((chart) => chart.querySelector('.g-gtitle').textContent),
     cut: cut.map((text) => text.textContent) };
 }"""
 
@@ -42,14 +46,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", [800, 1440])
-def test_no_legend_lies_on_a_title_and_no_tile_is_cut(
+def test_nothing_lies_on_a_title_and_no_tile_is_cut(
     home: Path, serve: Callable[[Path], str], visit: Callable[[str], Visit], width: int
 ) -> None:
     tab, address = visit("light"), serve(home)
     tab.page.set_viewport_size({"width": width, "height": HEIGHT})
     run = min(path.name for path in home.iterdir() if path.name.startswith("20"))
-    for where in ("near", run):
-        tab.open(f"{address}/?id={where}")
+    for where in ("?id=near", f"?id={run}", "tune?view=watch&study=near"):
+        tab.open(f"{address}/{where}")
         tab.page.wait_for_selector("[data-testid=stMetric]")
         tab.settle()
         tab.page.wait_for_timeout(DRAWING_MILLISECONDS)

@@ -15,7 +15,6 @@ import streamlit as st
 from engine.config.errors import InputError
 from engine.config.knobs.catalogue import live_parts
 from engine.config.validation import live_changes
-from engine.run import answers as run_commands
 from engine.run import answers as run_orders
 from engine.run import commands, run_folder
 from engine.run.answers import PendingOrder
@@ -78,8 +77,8 @@ def _draw_commands(run_id: str, is_running: bool) -> None:
 
 def _command_parts(folder: Path, is_running: bool) -> None:
     """Traces have a section of their own for how far they are."""
-    answers = [order for order in run_commands.run_answers(folder) if order.command not in commands.BETWEEN]
-    orders = run_commands.pending_orders(folder, SNAPSHOT)
+    answers = [order for order in run_orders.run_answers(folder) if order.command not in commands.BETWEEN]
+    orders = run_orders.pending_orders(folder, SNAPSHOT)
     for order in orders:
         if is_running:
             st.progress(order.fraction, f"Memory snapshot: {_snapshot_progress(order)}")
@@ -102,7 +101,7 @@ def _snapshot_progress(order: PendingOrder) -> str:
     return f"{order.answered} of {order.ranks} ranks have written theirs."
 
 
-def _table(answers: list[run_commands.RankReply]) -> None:
+def _table(answers: list[run_orders.RankReply]) -> None:
     st.markdown("**Files written on request**")
     table(
         {
@@ -396,6 +395,11 @@ def _send(folder: Path, order: str, values: list[str]) -> None:
             raise InputError(
                 "Loss after steps", steps[-1], "is for a copy; leave it out, or choose one under How"
             )
+        for word in values:
+            if "=" not in word:
+                raise InputError(
+                    "Further keys", word, "write it as KEY=VALUE, for example memory.recompute=full"
+                )
         arguments = control.arguments_of(Target("run", folder.name, folder), order, values)
         if (refusal := control.refusal(folder)) is not None:
             remember(place, refusal, is_refused=True)

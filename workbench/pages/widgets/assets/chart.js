@@ -76,17 +76,38 @@ function overlap(plot) {
   return title?.height && legend?.height ? Math.ceil(title.bottom - legend.top) : 0;
 }
 
+// How far a title goes down that would lie under the buttons of a narrow chart.
+const BAR = 24;
+
+function lowered(layout, by) {
+  const title = { ...layout.title, pad: { ...layout.title?.pad, t: (layout.title?.pad?.t ?? 0) + by } };
+  return { ...roomier(layout, by), title };
+}
+
+function underButtons(plot) {
+  const [title, bar] = [".g-gtitle", ".modebar"].map((name) => plot.querySelector(name)?.getBoundingClientRect());
+  return Boolean(title?.width && bar?.width) && title.right > bar.left && title.top < bar.bottom;
+}
+
 async function react(Plotly, plot) {
   const { data, layout } = plot.figure;
   const width = plot.clientWidth;
-  const room = plot.room?.width === width ? plot.room.more : 0;
-  const traces = () => data.map((trace) => ({ ...trace })); // Plotly writes into them
-  const around = (more) => roomier(themed(structuredClone(layout), plot), more);
-  await Plotly.react(plot, traces(), around(room), CONFIG);
+  const room = plot.room?.width === width ? plot.room : { width, more: 0, down: 0 };
+  plot.room = room;
+  const drawn = () => {
+    const traces = data.map((trace) => ({ ...trace })); // Plotly writes into them
+    const around = lowered(roomier(themed(structuredClone(layout), plot), room.more), room.down);
+    return Plotly.react(plot, traces, around, CONFIG);
+  };
+  await drawn();
+  if (!room.down && underButtons(plot)) {
+    room.down = BAR;
+    await drawn();
+  }
   const over = overlap(plot);
   if (over > 0) {
-    plot.room = { width, more: room + over + GAP };
-    await Plotly.react(plot, traces(), around(plot.room.more), CONFIG);
+    room.more += over + GAP;
+    await drawn();
   }
 }
 

@@ -56,6 +56,10 @@ def test_what_is_illegal_is_said_and_not_sent(home: Path) -> None:
     assert "is not a YAML value" in app.error[0].value
     app.run()
     assert "is not a YAML value" in app.error[0].value, "it stays until something else is sent or it was read"
+    app.text_input(key="turn-more").set_value("nonsense")
+    ask(app, "overlap.bucket_mb", "3")
+    assert "Further keys='nonsense': write it as KEY=VALUE" in app.error[0].value.replace("\\", "")
+    app.text_input(key="turn-more").set_value("")
     assert sent(folder) == []
     app.number_input(key="turn-steps").set_value(5)
     ask(app, "overlap.bucket_mb", "3")
