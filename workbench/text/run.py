@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from profilers.analysis.communication import message_seconds_reason
 from profilers.model.environment import EnvironmentRow
@@ -150,7 +150,7 @@ def _step_lines(summary: RunSummary) -> Iterator[Line]:
     if summary.phases:
         yield "phases", step.phases(summary.phases, summary.between_seconds or 0.0)
     if summary.exposed_seconds_by_axis:
-        parts = step.waits(summary, words.seconds)
+        parts = waits(summary, words.seconds)
         axes = step.axes_text(summary.exposed_seconds_by_axis, summary.hidden_seconds_by_axis)
         yield "exposed", "; ".join(part for part in (axes, parts) if part)
     if summary.slowest_rank_share is not None:
@@ -232,6 +232,20 @@ def _memory(summary: RunSummary) -> str:
     outside = max((row.outside_allocator_bytes or 0 for row in summary.memory), default=0)
     outside_text = f"; {words.gib(outside)} more outside the allocator" if outside else ""
     return f"{text}: rank {summary.peak_memory_rank}{phase_text}{outside_text}{retries_text}"
+
+
+def waits(summary: RunSummary, unit: Callable[[float], str]) -> str:
+    """What the waits for communication are made of; empty where there are none, or an older version did not tell."""
+    whole, late = summary.phases.get("communication_exposed"), summary.late_rank_seconds
+    if not whole or late is None:
+        return ""
+    return f"{unit(max(0.0, whole - late))} for the calls, {unit(late)} for late ranks"
+
+
+def share_of_step(summary: RunSummary) -> Callable[[float], str]:
+    """Seconds as a part of the mean step, to the digit that verdicts have."""
+    mean = sum(step.add_between(summary.phases, summary.between_seconds or 0.0).values())
+    return lambda seconds: words.percent(seconds / mean, 1)
 
 
 def peak_memory_rank(summary: RunSummary) -> str:

@@ -4,7 +4,7 @@ what becomes of its activations and of its compressed gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.config.layout import RANKS
@@ -59,29 +59,14 @@ def phases(seconds_by_phase: Mapping[str, float], between: float = 0.0) -> str:
     )
 
 
-def waits(summary: RunSummary, unit: Callable[[float], str]) -> str:
-    """What the waits for communication are made of; empty where there are none, or an older version did not tell."""
-    whole, late = summary.phases.get("communication_exposed"), summary.late_rank_seconds
-    if not whole or late is None:
-        return ""
-    return f"{unit(max(0.0, whole - late))} for the calls, {unit(late)} for late ranks"
-
-
-def share_of_step(summary: RunSummary) -> Callable[[float], str]:
-    """Seconds as a part of the mean step, to the digit that verdicts have."""
-    step = sum(add_between(summary.phases, summary.between_seconds or 0.0).values())
-    return lambda seconds: words.percent(seconds / step, 1)
-
-
 def axes_text(exposed: Mapping[str, float], hidden: Mapping[str, float]) -> str:
     """Exposed and hidden seconds of each axis, the largest first."""
     axes = sorted({*exposed, *hidden}, key=lambda axis: -exposed.get(axis, 0.0))
-    parts = [
+    return ", ".join(
         f"{axis} {words.seconds(exposed.get(axis, 0.0))}"
         + (f" (hidden {words.seconds(hidden[axis])})" if axis in hidden else "")
         for axis in axes
-    ]
-    return ", ".join(parts)
+    )
 
 
 def straggler(summary: RunSummary) -> str:
@@ -109,6 +94,7 @@ SKEW_MEANINGS = {
     ROTATING: "another rank is behind each time",
     ONE_OFF: "a rank is far behind in a few steps",
 }
+_BY_CHANCE = "no rank is behind more often than chance explains"
 #: How the kinds are told apart, for whoever asks.
 SKEW_HELP = (
     "In each step one rank is last, by so much behind the median of the others. What steps that stand out (modified "
@@ -132,8 +118,7 @@ def skew(row: SkewRow) -> str:
         steps = "1 step stands" if row.late_steps == 1 else f"{row.late_steps:,} steps stand"
         worst_of = f"rank {worst.rank:,} in step {worst.step:,}, {words.seconds(worst.seconds)} behind"
         rank_text += f" {steps} out; worst: {worst_of}."
-    unnamed = row.kind == ROTATING and not row.ranks  # of few steps one rank may be the last in all
-    meaning = "no rank is behind more often than chance explains" if unnamed else SKEW_MEANINGS[row.kind]
+    meaning = _BY_CHANCE if row.kind == ROTATING and not row.ranks else SKEW_MEANINGS[row.kind]
     return (
         f"The skew is {row.kind}: {meaning}. The last rank is {words.seconds(row.seconds)} behind the "
         f"median of the others in the mean step: {parts_text}.{rank_text}"

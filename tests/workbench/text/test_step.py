@@ -9,7 +9,7 @@ import pytest
 
 from profilers.model.rows import ClockRow, LateStep, PipelineRow, SkewRow
 from profilers.model.run_summary import RunSummary
-from workbench.text import step, words
+from workbench.text import run, step, words
 
 
 def summary(**values: Any) -> RunSummary:
@@ -58,11 +58,11 @@ def test_the_straggler_in_words(found: dict[str, Any], text: str) -> None:
 
 def test_what_waits_for_communication_are_made_of() -> None:
     found = summary(phases={"forward": 0.8, "communication_exposed": 0.15}, between_seconds=0.05)
-    assert step.waits(found, words.seconds) == "", "written by an older version"
+    assert run.waits(found, words.seconds) == "", "written by an older version"
     found = replace(found, late_rank_seconds=0.11)
-    assert step.waits(found, words.seconds) == "40.0 ms for the calls, 110.0 ms for late ranks"
-    assert step.waits(found, step.share_of_step(found)) == "4.0 % for the calls, 11.0 % for late ranks"
-    assert step.waits(summary(late_rank_seconds=0.0), words.seconds) == "", "no step was measured"
+    assert run.waits(found, words.seconds) == "40.0 ms for the calls, 110.0 ms for late ranks"
+    assert run.waits(found, run.share_of_step(found)) == "4.0 % for the calls, 11.0 % for late ranks"
+    assert run.waits(summary(late_rank_seconds=0.0), words.seconds) == "", "no step was measured"
 
 
 def test_the_anatomy_in_words() -> None:

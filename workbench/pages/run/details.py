@@ -129,7 +129,8 @@ def numbers(summary: RunSummary) -> dict[str, tuple[str, str]]:
         ),
         "Communication": (
             words.percent(exposed_share),
-            step.waits(summary, step.share_of_step(summary)) or "of the mean step spent waiting for it",
+            run_text.waits(summary, run_text.share_of_step(summary))
+            or "of the mean step spent waiting for it",
         ),
         "Peak memory": (words.gib(summary.peak_memory_bytes), run_text.peak_memory_rank(summary)),
         "Last loss": (

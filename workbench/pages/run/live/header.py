@@ -21,7 +21,6 @@ from workbench.pages.widgets.common import backend_note, badge, icon_note, metri
 from workbench.records.columns import Array, Columns, common_steps, rows_of
 from workbench.records.live_snapshot import Snapshot
 from workbench.text import run as run_text
-from workbench.text import step as step_text
 from workbench.text import words
 
 SHOWN_RANKS = 8
@@ -95,7 +94,7 @@ def findings(summary: RunSummary | None) -> None:
         for verdict in summary.verdicts
     ]
     steps = f"{summary.measured_steps:,} measured steps"
-    parts = step_text.waits(summary, step_text.share_of_step(summary))
+    parts = run_text.waits(summary, run_text.share_of_step(summary))
     waits = f" Waits for communication over these: {parts}." if parts else ""
     icon_note("lightbulb", f"Bottlenecks over {steps}: {', '.join(names)}.{waits}")
     for verdict in summary.verdicts:
