@@ -81,7 +81,8 @@ def test_a_count_that_no_trial_had_is_taken_for_the_next_smaller_one() -> None:
     happened = np.repeat([0.0, 1.0, 0.0], 30)
     asked = np.array([[0, 1], [0, 2], [0, 3], [0, 4], [0, 9], [1, 9]], np.int64)
     below, two, three, four, more, other = frequencies.learn(keys, happened, (1,)).of(asked)
-    assert two == three < 0.1 < 0.9 < four == more
+    assert two == three and four == more
+    assert two < 0.1 and four > 0.9
     assert two < below < four  # nothing smaller was seen: as of all with its first key
     assert other < 0.1
     assert (frequencies.learn(keys, happened).of(asked)[[0, 2, 4]] == below).all()
