@@ -180,6 +180,6 @@ def _playbook_group(
     asked = out & ~trials["failed"]
     left, measured = own.take(asked), trials["iteration_seconds"][asked]
     fast, full = fold.without[asked], crowded(left, fold.peaks)
-    usual = stalled(left, measured, fast, fold.stalls.seconds) == 0
+    usual = stalled(left, measured, fast, fold.stalls.waits) == 0
     predicted, expected = fold.stalls.median(left, fast, full), fold.stalls.slowed(left, fast, full)
     return predicted, fast, fold.stalls.likely(left, full), usual.astype(np.float64), expected

@@ -13,7 +13,7 @@ from benchmarks.published.columns import Columns, cases
 from benchmarks.published.memory import fullest
 from benchmarks.published.peaks import Peaks, fit_peaks
 from benchmarks.published.risk import Risk, fit_risk
-from benchmarks.published.stalls import Stalls, crowded, fit_stalls, fit_without, messages, stalled
+from benchmarks.published.stalls import Stalls, crowded, fit_stalls, fit_without, stalled
 from tuning.predict.fit.least_squares import fit
 from tuning.predict.model import constants, step_time
 from tuning.predict.model.cases import Array, Cases
@@ -84,7 +84,7 @@ def make_prior(fold: Fold, columns: Columns) -> Prior:
         np.log(without / own.global_batch),
         fold.spread,
         out_of_memory,
-        slower=np.log1p(fold.stalls.seconds * messages(own) / without),
+        slower=fold.stalls.slower(own, without),
         slow_chance=fold.stalls.likely(own, full),
         faults=np.clip(1 - lives / np.maximum(1 - out_of_memory, 1e-12), 0.0, _CERTAIN),
         fills=bytes_ / fold.risk.limit_bytes,
@@ -120,8 +120,8 @@ def _constants(finished: Cases, seconds: Array, near: Constants | None) -> Const
 def _spread(finished: Cases, seconds: Array, without: Array, stalls: Stalls) -> float:
     """Of log(measured / predicted), stalled or not, whichever is nearer: a deviation, from the middle half."""
     off = np.log(seconds / without)
-    slower = np.log1p(stalls.seconds * messages(finished) / without)
-    nearer = np.where((np.abs(off - slower) < np.abs(off)) & (finished.pp > 1), off - slower, off)
+    slower = stalls.slower(finished, without)
+    nearer = np.where(np.abs(off - slower) < np.abs(off), off - slower, off)
     low, high = np.quantile(nearer, [0.25, 0.75])
     return float(high - low) / _QUARTILES_TO_DEVIATION
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from benchmarks import _left_out as left_out
+from benchmarks import _regret as regret
 from benchmarks import _table as table
 from benchmarks._left_out import LeftOut
 
@@ -22,7 +23,7 @@ HEADER = (
     "table", "left out", "groups", "rows", "mean error", "median", "worst group", "its mean error",
     "in the 90 % range", "least of a group", "median width",
 )  # fmt: skip
-#: Groups of fewer rows say nothing of coverage; cells of fewer rows nothing of an order.
+#: Groups of fewer rows say nothing of coverage.
 _FEWEST = 5
 
 
@@ -58,17 +59,6 @@ def pooled(every: Sequence[LeftOut]) -> list[str]:
     return [*cells, f"{inside.mean():.0%}", "", f"{np.median(width):.2f}"]
 
 
-def regrets(one: LeftOut) -> dict[str, float]:
-    """Of each cell with enough finished rows."""
-    found = {}
-    for name in np.unique(one.cells):
-        own = one.cells == name
-        if own.sum() >= _FEWEST:
-            first = int(np.argmin(one.expected[own]))
-            found[str(name)] = float(one.measured[own][first] / one.measured[own].min() - 1)
-    return found
-
-
 def lines(found: Sequence[LeftOut]) -> Iterator[list[str]]:
     """All tables; the playbook's besides without its stalls."""
     for one in found:
@@ -91,12 +81,9 @@ def main() -> None:
     trials = list(left_out.playbook_left_out()) if asked("playbook") else []
     title = "Step times with whole groups of rows left out"
     table.show("prediction_groups", title, HEADER, list(lines([*found, *trials])), given.save)
-    for one in trials:
-        yours = regrets(one)
-        worst = max(yours, key=lambda name: yours[name])
-        print(
-            f"regret, {one.way} left out: {np.mean(list(yours.values())):.1%}; worst {worst} {yours[worst]:.0%}"
-        )
+    if trials:
+        title = "Playbook: how much slower than the best of its cell the layout is that was expected to be fastest"
+        table.show("prediction_regret", title, regret.HEADER, list(regret.lines(trials)), given.save)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from benchmarks import _search_prior as physics
 from benchmarks import _search_runs as runs
 from benchmarks import _table as table
 from benchmarks.published import playbook
-from benchmarks.published.stalls import crowded, messages, stalled
+from benchmarks.published.stalls import crowded, stalled
 from tuning.predict.model import step_time
 from tuning.predict.model.cases import Array
 from tuning.search.surrogate import ALIKE
@@ -59,7 +59,7 @@ def left(found: runs.Replayed) -> tuple[Array, Array]:
         cases, seconds = own.take(rows), trials["iteration_seconds"][rows]
         without = step_time.step(cases, physics.machine(), fold.constants).seconds
         happened = stalled(cases, seconds, without)
-        slower = np.log1p(fold.stalls.seconds * messages(cases) / without)
+        slower = fold.stalls.slower(cases, without)
         surprise[rows] = happened - fold.stalls.likely(cases, crowded(cases, fold.peaks))
         off[rows] = np.clip(np.log(seconds / without) - happened * slower, -1, 1)
     return surprise, off

@@ -19,24 +19,37 @@ _WEIGHT = 2.0
 
 
 class Frequencies(NamedTuple):
-    """Of all trials, and of each group of those that agree in the first 1, 2, ... keys."""
+    """Of all trials, and of each group of those that agree in the first 1, 2, ... keys; ``counts`` are keys, by their
+    place, of which more is more: a value that no trial had there is taken for the next smaller one that some had.
+    """
 
     overall: float
     groups: tuple[dict[tuple[int, ...], float], ...]
+    counts: tuple[int, ...] = ()
 
     def of(self, keys: Keys) -> Array:
         """Of each row: its smallest group that had a trial."""
-        return np.array([self._of(tuple(row)) for row in keys.tolist()], np.float64)
+        return np.array([self._of(row) for row in keys.tolist()], np.float64)
 
-    def _of(self, row: tuple[int, ...]) -> float:
-        found = [
-            level[row[: depth + 1]] for depth, level in enumerate(self.groups) if row[: depth + 1] in level
-        ]
-        return found[-1] if found else self.overall
+    def _of(self, row: list[int]) -> float:
+        group, told = (), self.overall
+        for depth, level in enumerate(self.groups):
+            group = (*group, self._seen(group, row[depth]))
+            if group not in level:
+                break
+            told = level[group]
+        return told
+
+    def _seen(self, group: tuple[int, ...], value: int) -> int:
+        """The value of the next key itself, or of a count the one that it is taken for."""
+        if len(group) not in self.counts:
+            return value
+        smaller = [one[-1] for one in self.groups[len(group)] if one[:-1] == group and one[-1] <= value]
+        return max(smaller, default=value)
 
 
-def learn(keys: Keys, happened: Array) -> Frequencies:
-    """From trials: ``happened`` is 1 or 0, NaN where it is not known.
+def learn(keys: Keys, happened: Array, counts: tuple[int, ...] = ()) -> Frequencies:
+    """From trials: ``happened`` is 1 or 0, NaN where it is not known. ``counts``: as in :class:`Frequencies`.
 
     Raises:
         ValueError: of no trial it is known.
@@ -52,7 +65,7 @@ def learn(keys: Keys, happened: Array) -> Frequencies:
         for row, value in zip(keys[:, :depth].tolist(), happened.tolist(), strict=True):
             groups.setdefault(tuple(row), []).append(value)
         levels.append({group: _drawn(values, group, levels, overall) for group, values in groups.items()})
-    return Frequencies(overall, tuple(levels))
+    return Frequencies(overall, tuple(levels), counts)
 
 
 def _drawn(

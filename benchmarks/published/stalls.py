@@ -1,8 +1,11 @@
-"""Runs that stall: in a pipeline each message between stages waits far longer than it takes to send. Pure.
+"""Runs that stall: their host waits in each message or collective far longer than it takes to send. Pure.
 
 In the playbook's table a third of the runs with a pipeline need 0.6 s more for each micro-batch with two stages and
 1.2 s with more, whatever the model and its micro-batch: 0.3 s for each message that a stage waits for (two with a
-neighbour on one side, four with two). Their peaks lack the buffers that wait where a host runs ahead of its device
+neighbour on one side, four with two). Runs without a pipeline that are slow need some 20 ms more for each layer of each
+micro-batch with tp inside of a node, 40 ms over two nodes and 70 ms over four: 3 ms for each collective of tp, as
+much again for each doubling of its nodes; and without ZeRO as long for each bucket of gradients.
+Their peaks lack the buffers that wait where a host runs ahead of its device
 (``memory``), so in them the host keeps step. One cause is known: devices so full that the allocator must synchronize.
 Of the others only how often they came is.
 """
@@ -20,41 +23,68 @@ from benchmarks.published.frequencies import Frequencies, Keys, learn
 from benchmarks.published.memory import fullest
 from benchmarks.published.peaks import Peaks
 from tuning.predict.fit.least_squares import fit
-from tuning.predict.model import step_time
+from tuning.predict.model import network, step_time
 from tuning.predict.model.cases import Array, Cases
 from tuning.predict.model.constants import LIMITS, Constants
 from tuning.predict.model.step_time import Machine
 
-#: What is taken for a stall before one was seen, and what part of it says that a run stalled.
-_SECONDS, _PART = 0.3, 0.4
+#: What part of a wait says that a run stalled; how many runs that did tell how long it is; bytes of a bucket.
+_PART, _ENOUGH, _BUCKET = 0.4, 3, 25e6
+#: Collectives of tp in a layer: a gather and a scatter around attention, as many around the rest, and backward.
+_OF_TP = 8
 #: A run that takes less than this much longer than without stalls has none.
 _LONGER = 1.12
 #: A device is crowded that would hold more than this part of what one can, with all that can wait.
 _CROWDED = 0.93
-_MANY, _MOST = 32, 64
+#: So many nodes are few; and the places of ``keys`` that are counts.
+_FEW, _COUNTS = 16, (2,)
 #: Constants without stalls: fitted again so often, to rows that are at most this much slower, as a logarithm.
 _ROUNDS, _SLOWER = 2, 0.45
 
 
-class Stalls(NamedTuple):
-    """Seconds that a message waits, and how often runs stalled."""
+class Waits(NamedTuple):
+    """Seconds that a stalled run waits: in a pipeline for each message, without one for each collective and again for
+    each doubling of its nodes.
+    """
 
-    seconds: float
+    message: float
+    collective: float
+
+    def of(self, cases: Cases) -> Array:
+        """Of a step."""
+        return np.asarray(self.message * messages(cases) + self.collective * collectives(cases), np.float64)
+
+
+#: What is taken for a stall before one was seen, and between what waits of a host lie: from a launch that the device is
+#: waited for, some 0.1 ms, to a time-out of seconds.
+BEFORE = Waits(0.3, 3e-3)
+LEAST, MOST = Waits(1e-2, 1e-4), Waits(3.0, 5e-2)
+
+
+class Stalls(NamedTuple):
+    """How long stalled runs wait, and how often runs stalled."""
+
+    waits: Waits
     chance: Frequencies
 
     def likely(self, cases: Cases, crowded: NDArray[np.bool_]) -> Array:
-        """Probability of each configuration: 0 on one node that is not crowded."""
-        never = (_nodes(cases) <= 1) & ~crowded
+        """Probability of each configuration: 0 on one node that is not crowded, and of those that wait for nobody."""
+        never = ((_nodes(cases) <= 1) & ~crowded) | (self.waits.of(cases) == 0)
         return np.where(never, 0.0, self.chance.of(keys(cases, crowded)))
 
     def slowed(self, cases: Cases, without: Array, crowded: NDArray[np.bool_]) -> Array:
         """Seconds of a step, the geometric mean over stalling and not; ``without`` are those of one that does not."""
-        longer = self.slow(cases, without) / without
-        return np.asarray(without * longer ** self.likely(cases, crowded), np.float64)
+        return np.asarray(
+            without * np.exp(self.likely(cases, crowded) * self.slower(cases, without)), np.float64
+        )
+
+    def slower(self, cases: Cases, without: Array) -> Array:
+        """How much longer a step takes that stalls, as a logarithm."""
+        return np.asarray(np.log1p(self.waits.of(cases) / without), np.float64)
 
     def slow(self, cases: Cases, without: Array) -> Array:
         """Seconds of a step that stalls."""
-        return np.asarray(without + self.seconds * messages(cases), np.float64)
+        return np.asarray(without + self.waits.of(cases), np.float64)
 
     def median(self, cases: Cases, without: Array, crowded: NDArray[np.bool_]) -> Array:
         """Seconds of a step that half of the runs stay under: those of one that stalls where more do than not."""
@@ -63,11 +93,29 @@ class Stalls(NamedTuple):
 
 
 def messages(cases: Cases) -> Array:
-    """Messages that the busiest stage waits for in a step: of each micro-batch one each way to each neighbour.
-
-    A run without a pipeline that is slow waits as long for each micro-batch as one with more than two stages.
+    """Messages of a pipeline that gate a step: of each micro-batch one each way to each neighbour of the busiest stage,
+    and one from stage to stage until the last one has begun.
     """
-    return cases.micro_batches * np.where(cases.pp == 2, 2.0, 4.0)
+    each = np.where(cases.pp == 2, 2.0, 4.0)
+    return np.where(cases.pp > 1, cases.micro_batches * each + cases.pp - 1, 0.0)
+
+
+def collectives(cases: Cases) -> Array:
+    """Collectives of a step without a pipeline, each counted once and again for each doubling of its nodes: tp's, and
+    dp's of each bucket where gradients are summed and not scattered.
+    """
+    each = (
+        _OF_TP * cases.layers * cases.micro_batches * (1 + _doublings(cases, cases.tp, np.ones(len(cases))))
+    )
+    buckets = step_time.rank_elements(cases) * cases.reduce_bytes / _BUCKET
+    summed = buckets * (1 + _doublings(cases, cases.dp * cases.cp, cases.tp))
+    of_dp = np.where((cases.zero_stage == 0) & (cases.dp > 1), summed, 0.0)
+    return np.where(cases.pp > 1, 0.0, np.where(cases.tp > 1, each, 0.0) + of_dp)
+
+
+def _doublings(cases: Cases, ranks: Array, apart: Array) -> Array:
+    """Of the nodes that a group of ranks spans."""
+    return np.log2(network.reach(cases, ranks, apart).nodes)
 
 
 def crowded(cases: Cases, peaks: Peaks) -> NDArray[np.bool_]:
@@ -76,19 +124,20 @@ def crowded(cases: Cases, peaks: Peaks) -> NDArray[np.bool_]:
 
 
 def keys(cases: Cases, crowded: NDArray[np.bool_]) -> Keys:
-    """What says most: crowded devices, 64 nodes, tp over 4 nodes, whole optimizer states on many replicas, 32 nodes,
-    more than one sequence a micro-batch. First whether there is a pipeline.
+    """What says most: a pipeline, crowded devices, up to 16, 32 or 64 nodes, whole optimizer states on many replicas,
+    tp over 4 nodes, more than one sequence a micro-batch.
     """
-    nodes, wide = _nodes(cases), cases.tp >= 4 * cases.devices_per_node
     whole = (cases.zero_stage == 0) & (cases.dp > 1)
-    columns = (cases.pp > 1, crowded, nodes >= _MOST, wide, whole, nodes >= _MANY, cases.micro_batch > 1)
+    large = np.clip(np.round(np.log2(_nodes(cases) / _FEW)), 0, 2)
+    wide = cases.tp >= 4 * cases.devices_per_node
+    columns = (cases.pp > 1, crowded, large, whole, wide, cases.micro_batch > 1)
     return np.asarray(np.stack(columns, axis=1), np.int64)
 
 
-def stalled(cases: Cases, seconds: Array, without: Array, wait: float = _SECONDS) -> Array:
+def stalled(cases: Cases, seconds: Array, without: Array, waits: Waits = BEFORE) -> Array:
     """1 where measured ``seconds`` of a step say that it stalled, 0 where not."""
-    each = (seconds - without) / messages(cases)
-    happened = (each > _PART * wait) & (seconds > _LONGER * without)
+    longer = waits.of(cases)
+    happened = (longer > 0) & (seconds - without > _PART * longer) & (seconds > _LONGER * without)
     return happened.astype(np.float64)
 
 
@@ -99,11 +148,14 @@ def fit_stalls(cases: Cases, seconds: Array, without: Array, crowded: NDArray[np
         ValueError: no row is on more than one node.
     """
     happened = stalled(cases, seconds, without)
-    slow = happened == 1
-    each = (seconds - without)[slow] / messages(cases)[slow]
-    wait = float(np.median(each)) if slow.any() else 0.0
+    longer, counted = seconds - without, np.stack([messages(cases), collectives(cases)])
+    each = [longer[rows] / count[rows] for count in counted for rows in [(happened == 1) & (count > 0)]]
+    told = [
+        np.median(one) if len(one) >= _ENOUGH else before for one, before in zip(each, BEFORE, strict=True)
+    ]
     known = np.where((_nodes(cases) > 1) | crowded, happened, np.nan)
-    return Stalls(wait, learn(keys(cases, crowded), known))
+    waits = Waits(*np.clip(told, LEAST, MOST).tolist())
+    return Stalls(waits, learn(keys(cases, crowded), known, _COUNTS))
 
 
 def fit_without(

@@ -5,6 +5,7 @@ import pytest
 
 from benchmarks import _left_out as left_out
 from benchmarks import _published as published
+from benchmarks import _regret as regret
 from benchmarks import prediction_groups as groups
 from tuning.predict.fit import calibrate
 
@@ -41,11 +42,25 @@ def test_the_worst_group_stands_beside_the_mean() -> None:
 def test_a_layout_is_chosen_by_what_is_expected_of_it_and_not_by_its_median() -> None:
     seconds, names = np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.full(5, "a")
     medians = seconds[::-1].copy()
-    found = left_out.LeftOut(
-        "t", "w", names, medians, seconds, medians, medians, medians, names == "a", seconds, names
-    )
-    assert groups.regrets(found) == {"a": 0.0}
-    assert groups.regrets(found._replace(expected=medians)) == {"a": 4.0}
+    assert regret.regrets(seconds, seconds, names) == {"a": 0.0}
+    assert regret.regrets(medians, seconds, names) == {"a": 4.0}
+    assert regret.regrets(medians[1:], seconds[1:], names[1:]) == {}  # a cell of four says nothing
+
+
+def test_the_worst_cells_stand_beside_the_mean() -> None:
+    told = regret.line("size", {"a on 4": 0.0, "b on 64": 0.5, "c on 64": 0.1})
+    assert told == ["size", "3", "20.0%", "b on 64", "50%", "c on 64", "10%", "0.0%"]
+
+
+def test_who_knows_chances_and_times_cannot_know_which_run_stalls() -> None:
+    fast, names = np.array([1.0, 1.0, 1.0, 1.0, 1.0]), np.full(5, "a on 1")
+    never, _ = regret.drawn(fast, 10 * fast, np.zeros(5), names)
+    assert never["a on 1"] < 0.2
+    often, share = regret.drawn(fast, 10 * fast, np.full(5, 0.5), names)
+    assert often["a on 1"] == pytest.approx(
+        9 * (0.5 - 0.5**5), rel=0.2
+    )  # it stalls, and another one does not
+    assert share < 0.6
 
 
 def test_the_shortest_range_leaves_a_heavy_tail_out() -> None:

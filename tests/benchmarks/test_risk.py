@@ -76,6 +76,18 @@ def test_frequencies_of_few_trials_are_drawn_to_those_of_more() -> None:
         frequencies.learn(keys, np.full(len(keys), np.nan))
 
 
+def test_a_count_that_no_trial_had_is_taken_for_the_next_smaller_one() -> None:
+    keys = np.array([[0, 2]] * 30 + [[0, 4]] * 30 + [[1, 2]] * 30, np.int64)
+    happened = np.repeat([0.0, 1.0, 0.0], 30)
+    asked = np.array([[0, 1], [0, 2], [0, 3], [0, 4], [0, 9], [1, 9]], np.int64)
+    below, two, three, four, more, other = frequencies.learn(keys, happened, (1,)).of(asked)
+    assert two == three and four == more
+    assert two < 0.1 and four > 0.9
+    assert two < below < four  # nothing smaller was seen: as of all with its first key
+    assert other < 0.1
+    assert (frequencies.learn(keys, happened).of(asked)[[0, 2, 4]] == below).all()
+
+
 def test_what_nanotron_refuses_never_ran() -> None:
     trials = playbook.trials()
     refused = nanotron.refuses(cases(trials))

@@ -23,8 +23,9 @@ Rows = NDArray[np.intp]
 BIAS, NOISE = 0.2, 0.05
 #: Candidates this many steps apart have errors that agree by exp(-1/2); one step is a doubling of one degree.
 ALIKE = 1.5
-#: Standard deviation of the shift of all risks, in logits.
-SHIFT = 2.0
+#: Standard deviation of the shift of all risks, and of that of all chances to be slow, in logits. What a published
+#: table's stalls say of the latter: about 3 where chances are of other numbers of nodes, 1 to 2 where of other models.
+SHIFT, SLOW_SHIFT = 2.0, 3.0
 #: A prior weighs as much as so many trials: in how often something happens, in how wide an interval is.
 _TRIALS = 2.0
 _SHIFTS = np.linspace(-3.0, 3.0, 61)
@@ -179,11 +180,9 @@ def posterior(prior: Prior, observations: Observations) -> Posterior:
     fails, shift, nothing = _fails(prior, observations)
     rows, measured = observations.rows[~observations.failed], observations.log_seconds[~observations.failed]
     near = _error_correlation(prior.features, prior.features[rows])
-    happened, as_slow = (
-        _was_slow(prior, rows, measured),
-        _error_correlation(prior.slow_features, prior.slow_features[rows]),
-    )
-    slow_chance = (_TRIALS * prior.slow_chance + as_slow @ happened) / (_TRIALS + as_slow.sum(axis=1))
+    chance, happened = _slow(prior, rows, measured)
+    as_slow = _error_correlation(prior.slow_features, prior.slow_features[rows])
+    slow_chance = (_TRIALS * chance + as_slow @ happened) / (_TRIALS + as_slow.sum(axis=1))
     slow_chance = np.where(prior.slow_chance > 0, slow_chance, 0.0)
     off = measured - prior.log_seconds[rows] - happened * prior.slower[rows]
     moved, spread, scale = _process(prior, rows, off, near)
@@ -229,14 +228,23 @@ def _process(prior: Prior, rows: Rows, off: Array, near: Array) -> tuple[Array, 
     return covariance @ weights[:, 0], scale * np.sqrt(np.maximum(variance, 0.0) + NOISE**2), scale
 
 
-def _was_slow(prior: Prior, rows: Rows, measured: Array) -> Array:
-    """Probability that each measured run was one of the slow ones, by how far it is from both predictions."""
-    off = measured - prior.log_seconds[rows]
+def _slow(prior: Prior, rows: Rows, measured: Array) -> tuple[Array, Array]:
+    """Probability of each candidate to be slow, and of each measured run that it was, by how far it is from both of its
+    predictions. What makes runs slow the study's candidates share: a shift of all chances, taken on a grid.
+    """
+    if not (prior.slow_chance > 0).any():
+        return prior.slow_chance, np.zeros(len(rows))
+    off, slower = measured - prior.log_seconds[rows], prior.slower[rows]
     width = 2 * (BIAS**2 + prior.spread[rows] ** 2 + NOISE**2)
-    chance, slower = prior.slow_chance[rows], prior.slower[rows]
-    gain = (off**2 - (off - slower) ** 2) / width
-    odds = np.exp(np.clip(gain, -50, 50)) * chance / np.maximum(1 - chance, 1e-9)
-    return np.asarray(odds / (1 + odds), np.float64)
+    odds = np.exp(np.clip((off**2 - (off - slower) ** 2) / width, -50, 50))
+    believed = np.clip(prior.slow_chance, 1 - _MOST, _MOST)
+    chances = 1 / (1 + (1 / believed - 1)[:, None] * np.exp(-SLOW_SHIFT * _SHIFTS))
+    of_runs = chances[rows]
+    weights = -0.5 * _SHIFTS**2 + np.log1p(of_runs * (odds[:, None] - 1)).sum(axis=0)
+    weights = np.exp(weights - weights.max())
+    weights /= weights.sum()
+    shifted = odds[:, None] * of_runs / (1 + of_runs * (odds[:, None] - 1))
+    return np.where(prior.slow_chance > 0, chances @ weights, 0.0), shifted @ weights
 
 
 def _fails(prior: Prior, observations: Observations) -> tuple[Array, float, float]:
