@@ -4,11 +4,10 @@
 
 A run that has its best values already is tuned in three exact knobs, and beside it, in turns, the same run is left
 alone; a third arm is left alone, too (A/A). Its two ranks are two hosts of the lab at a fixed rate, where a step takes
-what the link does and the machine can tell.
-What is compared is the time from the first step to the last one, by a stop-watch
-that knows nothing of records. And of each turn: how much longer its step and the two after it took than those before,
-in steps. A second table has that by knob: a run is turned there and back every ``APART`` steps, and the A/A row is of
-a run that nobody turns, at the same steps.
+what the link does and the machine can tell. What is compared is the time from the first step to the last one, by a
+stop-watch that knows nothing of records. And of each turn: how much longer its step and the two after it took than
+those before, in steps. A second table has that by knob: a run is turned there and back every ``APART`` steps, and the
+A/A row is of a run that nobody turns, at the same steps.
 """
 
 from __future__ import annotations

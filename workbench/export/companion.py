@@ -6,7 +6,6 @@ says otherwise than they do.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,11 +86,7 @@ def _text(key: str, name: str, folder: Path | None) -> str:
     if folder is None:
         remedy = "is another file, and only this one was sent; put what it holds in place of its name"
         raise InputError(key, name, remedy)
-    places = [folder / name, Path(name)]
-    try:
-        return next((place for place in places if place.exists()), places[0]).read_text(encoding="utf-8")
-    except OSError as error:
-        remedy = f"cannot be read ({os.strerror(error.errno or 0)}); put it beside the file that names it"
-        raise InputError(key, name, remedy) from None
-    except UnicodeDecodeError:
-        raise InputError(key, name, "is not a text file; name DeepSpeed's JSON file") from None
+    places = [place for place in (folder / name, Path(name)) if place.exists()]
+    if not places:
+        raise InputError(key, name, "is not there; put it beside the file that names it")
+    return documents.text_of(places[0], key, name)

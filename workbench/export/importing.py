@@ -16,9 +16,6 @@ from workbench.export.mapping import documents
 from workbench.export.mapping.rows import USUAL, Document, Format
 
 _BY_SUFFIX = {".json": documents.read_json, ".yaml": documents.read_yaml, ".yml": documents.read_yaml}
-#: A file is smaller than this; a larger one is none.
-MOST_MIB = 4
-_MOST_BYTES = MOST_MIB * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,7 @@ def read(path: Path, name: str | None = None, ranks: int | None = None,
     Raises:
         InputError: the file cannot be read, is of no trainer that is known, or has something wrong in it.
     """
-    text = _text(path)
+    text = documents.text_of(path, "file", str(path))
     form = _find_format(name) if name else _detect_format(path, text)
     return read_text(form, text, ranks, sets or {}, path.parent)
 
@@ -56,8 +53,10 @@ def read_upload(name: str, data: bytes, form: str | None = None, ranks: int | No
     Raises:
         InputError: as ``read``.
     """
-    if len(data) > _MOST_BYTES:
-        raise InputError("file", name, f"is larger than {MOST_MIB} MiB; give a trainer's configuration file")
+    if len(data) > documents.MOST_MIB * 2**20:
+        raise InputError(
+            "file", name, f"is larger than {documents.MOST_MIB} MiB; give a trainer's configuration file"
+        )
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -138,21 +137,6 @@ def write(text: str, out: Path) -> None:
     except OSError as error:
         remedy = f"cannot be written ({os.strerror(error.errno or 0)}); choose another"
         raise InputError("--out", str(out), remedy) from None
-
-
-def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise InputError(
-                "file", str(path), f"is larger than {MOST_MIB} MiB; give a trainer's configuration file"
-            )
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError("file", str(path), f"cannot be read ({os.strerror(error.errno or 0)})") from None
-    except UnicodeDecodeError:
-        raise InputError(
-            "file", str(path), "is not a text file; give a trainer's configuration file"
-        ) from None
 
 
 def _formats() -> list[Format]:

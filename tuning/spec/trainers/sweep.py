@@ -32,14 +32,14 @@ _METRICS = {
     **dict.fromkeys(("tokens_per_second", "tps", "throughput"), ("tokens_per_second", "maximize")),
 }
 _USUAL_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
-#: The keys of a parameter of each kind, and the distributions that it may name; the first is what it has without one.
+#: The keys of a parameter of each kind, and the distributions that it may name.
 _KINDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("value",): ("constant",),
     ("values",): ("categorical",),
-    ("min", "max"): ("", "uniform", "int_uniform", "log_uniform_values"),
+    ("min", "max"): ("uniform", "int_uniform", "log_uniform_values"),
 }
 _PARAMETER = (*(key for keys in _KINDS for key in keys), "distribution")
-_DISTRIBUTIONS = tuple(name for names in _KINDS.values() for name in names if name)
+_DISTRIBUTIONS = tuple(name for names in _KINDS.values() for name in names)
 _MACRO = re.compile(r"\$\{([^}]*)\}")
 #: What a shell would run: ``$(command)`` and backticks.
 _CODE = re.compile(r"\$\(|`")
@@ -113,7 +113,7 @@ def _values(key: str, parameter: Any) -> Any:
     if keys not in _KINDS:
         raise InputError(field, parameter, "give value, values, or min and max")
     if kind is not None and kind not in _KINDS[keys]:
-        names = ", ".join(filter(None, _KINDS[keys]))
+        names = ", ".join(_KINDS[keys])
         raise InputError(f"{field}.distribution", kind, f"is none of {' and '.join(keys)}; give {names}")
     if keys == ("value",):
         return [_plain(field, parameter["value"])]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from tuning.space.yaml_loader import StrictLoader
 from workbench.export.mapping.rows import Document
 
 KNOWN = Path(__file__).with_name("known_keys.json")
+#: A trainer's file is smaller than this; a larger one is none.
+MOST_MIB = 4
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "int": ((int,), "a whole number"),
     "float": ((int, float), "a number"),
@@ -57,6 +60,23 @@ def json_text(document: Document) -> str:
 def yaml_text(document: Document) -> str:
     """A document as a YAML file."""
     return yaml.safe_dump(nest_keys(document), sort_keys=False)
+
+
+def text_of(path: Path, field: str, value: str) -> str:
+    """The text of a trainer's file, which was given as the ``value`` of a ``field``.
+
+    Raises:
+        InputError: it cannot be read, or is no such file.
+    """
+    try:
+        if path.stat().st_size > MOST_MIB * 2**20:
+            remedy = f"is larger than {MOST_MIB} MiB; give a trainer's configuration file"
+            raise InputError(field, value, remedy)
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(field, value, f"cannot be read ({os.strerror(error.errno or 0)})") from None
+    except UnicodeDecodeError:
+        raise InputError(field, value, "is not a text file; give a trainer's configuration file") from None
 
 
 def read_json(text: str) -> Document:

@@ -18,6 +18,7 @@ from tuning.spec.study_file import StudyFile
 from tuning.spec.trainers.sweep import is_sweep, study_of_sweep
 from workbench.export import importing
 from workbench.export.importing import ImportResult
+from workbench.export.mapping import documents
 from workbench.home.inputs import assignments, set_dotted, tree_of
 from workbench.pages.study import new_command, new_knobs, new_options, new_start
 from workbench.pages.study.new_start import nest_values
@@ -68,7 +69,7 @@ def _file_form() -> None:
         upload = st.file_uploader(
             "Study file, or sweep file of W&B or trackio",
             type=["yaml", "yml", "json"],
-            max_upload_size=importing.MOST_MIB,
+            max_upload_size=documents.MOST_MIB,
             key="new-given",
             help="As `workbench tune FILE` takes it: it is read, and nothing in it runs before Start. A study that was "
             "exported with its trials comes in on the page Runs, with *Import a study*.",

@@ -19,6 +19,7 @@ from engine.config.errors import InputError
 from engine.config.sections import OneOf
 from workbench.export import importing
 from workbench.export.importing import ImportResult
+from workbench.export.mapping import documents
 from workbench.pages.widgets.common import icon_note, wrong_value
 from workbench.text import words
 
@@ -246,7 +247,7 @@ def imported_file(prefix: str) -> ImportResult | None:
     """
     upload = st.file_uploader(
         "A trainer's configuration file",
-        max_upload_size=importing.MOST_MIB,
+        max_upload_size=documents.MOST_MIB,
         key=f"{prefix}-file",
         width=420,
         help=f"Of {', '.join(importing.format_names())}. As `workbench import` takes it: it is read, and nothing in "

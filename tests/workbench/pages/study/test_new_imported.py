@@ -11,7 +11,8 @@ from streamlit.testing.v1 import AppTest
 
 from engine.config.errors import InputError
 from tests.workbench.pages.test_pages import texts, visit
-from workbench.export.importing import MOST_MIB, read_upload
+from workbench.export.importing import read_upload
+from workbench.export.mapping.documents import MOST_MIB
 
 HF = {
     "per_device_train_batch_size": 4,
