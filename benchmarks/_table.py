@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parent / "results"
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """Arguments that every benchmark takes."""
-    made = argparse.ArgumentParser(description=description)
+    made = argparse.ArgumentParser(description=(description or "").replace("%", "%%"))
     made.add_argument("--save", action="store_true", help="write the table to benchmarks/results as well")
     return made
 

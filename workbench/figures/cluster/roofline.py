@@ -170,7 +170,11 @@ def _collective_point(row: CommunicationRow) -> CollectiveRate | None:
 def draw(series: RooflineSeries, revision: str = "") -> go.Figure:
     """Left the roofline, right the collectives, both on logarithmic axes."""
     labels = [("FLOPs a byte", "GFLOP/s of a rank"), ("bytes of a call", "bus bandwidth, GB/s")]
-    drawing = panels("Reached of what was measured of this machine", labels, revision, _HEIGHT)
+    has_roof = series.peak is not None or any(point.peak or point.fitted for point in series.collectives)
+    title = (
+        "Rates reached beside what was measured" if has_roof else "Rates reached; nothing was measured beside"
+    )
+    drawing = panels(title, labels, revision, _HEIGHT)
     if series.peak is None and not series.collectives:
         return empty(drawing, "nothing to compare")
     if series.peak and series.bandwidth:
@@ -241,6 +245,8 @@ def _collectives(drawing: go.Figure, rows: Sequence[CollectiveRate]) -> None:
         ("reached", [point.reached for point in rows], MEASURED, "circle"),
     )
     for name, rates, color, symbol in marks:
+        if not any(rates):  # without a calibration: it would stand in the legend alone
+            continue
         drawing.add_scatter(
             x=[point.bytes_ for point in rows],
             y=[None if rate is None else rate / 1e9 for rate in rates],

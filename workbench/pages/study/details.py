@@ -205,8 +205,6 @@ def _course(result: StudyResult) -> None:
         title = f"% {result.aim.objective.better} than {yardstick}"
         drawing = study_figures.confirmation(series, rounds.equal_within, title)
         chart(drawing, "study-rounds-chart", "how the leaders were told apart, round by round")
-    if rounds and rounds.spared:
-        st.caption(f":material/timer_off: {words.escape(rounds.spared)}.")
 
 
 def _why_it_wins(why: WinnerExplanation) -> None:

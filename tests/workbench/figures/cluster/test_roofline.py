@@ -108,3 +108,15 @@ def test_a_panel_without_numbers_says_so() -> None:
     assert roofline.draw(RooflineSeries(None, None, [], None, None, wide)).layout.xaxis2.dtick == 1
     left, right = without.layout.annotations[0], alone.layout.annotations[0]
     assert left.x < 0.5 < right.x and left.xref == right.xref == "paper"
+
+
+def test_what_was_not_measured_stands_in_no_legend() -> None:
+    """Without a calibration there is neither a fit nor a best of a collective."""
+    reached = CollectiveRate("all_reduce · dp", 1e6, 2e8, None, None)
+    with_fit = reached._replace(fitted=3e8)
+
+    def names(row: CollectiveRate) -> list[str]:
+        return [trace.name for trace in roofline.draw(RooflineSeries(None, None, [], None, None, [row])).data]
+
+    assert names(reached) == ["collectives, reached"]
+    assert names(with_fit) == ["collectives, by the fit", "collectives, reached"]

@@ -88,9 +88,9 @@ def _command_parts(folder: Path, is_running: bool) -> None:
             )
     if answers:
         _table(answers)
-    elif not orders:
+    elif is_running and not orders:
         command = f"workbench control {folder.name} {SNAPSHOT}"
-        st.caption(f"To take a snapshot of each rank's memory while a run is running: `{command}`.")
+        st.caption(f"To take a snapshot of each rank's memory now: `{command}`.")
 
 
 def _snapshot_progress(order: PendingOrder) -> str:
