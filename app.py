@@ -4,9 +4,11 @@ import streamlit as st
 from starlette.middleware import Middleware
 
 from workbench.pages.widgets.chart_files import ROUTES, PreloadMiddleware
+from workbench.records import heap
 from workbench.services.access import AccessMiddleware
 from workbench.services.page_server import rules
 
+heap.limit()
 app = st.App(
     "workbench/pages/main.py",
     routes=ROUTES,

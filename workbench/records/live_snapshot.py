@@ -28,6 +28,7 @@ from profilers.model.run_summary import CommunicationRow, RunSummary
 from profilers.records.reader import ARCHIVED, LAUNCHER, RunRecords, Table, host_name, unknown_streams
 from profilers.records.schema import UNDONE_EVENT, Event
 from profilers.records.table import Column
+from workbench.records import heap
 from workbench.records.archive import RetainedRecords
 from workbench.records.columns import Columns, Stream, common_steps
 from workbench.records.live_records import KeptSteps, KeptStream, PhaseMeans
@@ -42,6 +43,8 @@ FOLLOWED, FOLLOWED_SECONDS = 8, 300.0
 #: Bytes of their records, whatever the one looked at last has: 8 ranks of 100,000 steps write a quarter of a GB, and
 #: to read that again takes a tenth of a second.
 FOLLOWED_BYTES = 256 * 2**20
+#: Seconds between two times at which what drawing freed goes back to the system.
+TRIMMED_SECONDS = 10.0
 
 
 _LOOKS = itertools.count()
@@ -333,6 +336,7 @@ class LiveRuns:
         self._clock, self._thinned = clock, thinned
         self._lock = threading.Lock()
         self._followed: dict[Path, tuple[LiveRun, float, Snapshot]] = {}
+        self._trimmed_at = clock()
 
     def snapshot(self, folder: Path) -> Snapshot:
         """A look at the run that is at most ``FRESH_SECONDS`` old."""
@@ -344,6 +348,9 @@ class LiveRuns:
                 entry = run, now, run.read()
             self._followed[folder] = entry
             self._forget(now)
+            if now - self._trimmed_at > TRIMMED_SECONDS:
+                self._trimmed_at = now
+                heap.trim()
             return entry[2]
 
     def forget(self) -> None:

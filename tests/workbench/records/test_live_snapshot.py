@@ -16,6 +16,7 @@ from workbench.records.live_snapshot import (
     FOLLOWED,
     FOLLOWED_SECONDS,
     FRESH_SECONDS,
+    TRIMMED_SECONDS,
     LiveRun,
     LiveRuns,
     last_steps,
@@ -86,6 +87,16 @@ def test_browsers_share_a_look_until_it_is_old(folder: RunFolder) -> None:
     assert runs.snapshot(folder.folder) is first
     now[0] = FRESH_SECONDS + 0.1
     assert runs.snapshot(folder.folder) is not first
+
+
+def test_freed_memory_goes_back_every_ten_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, trimmed = [0.0], list[float]()
+    monkeypatch.setattr(live_snapshot.heap, "trim", lambda: trimmed.append(now[0]))
+    runs = LiveRuns(clock=lambda: now[0])
+    for second in range(30):
+        now[0] = float(second)
+        runs.snapshot(tmp_path)
+    assert trimmed == [TRIMMED_SECONDS + 1, 2 * (TRIMMED_SECONDS + 1)]
 
 
 def test_only_a_few_runs_are_followed_at_a_time(tmp_path: Path) -> None:
