@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ Archive = Callable[[Path, int], Table | None]
 #: Above this size new records are memory-mapped instead of read.
 _MAP_BYTES = 1 << 20
 _HEADER_READ_BYTES = 1 << 16
+#: Records that are looked at in one go for the first one of a step.
+_LOOKED_AT = 4096
 _RANK_PREFIX = "rank-"
 #: What samples a host: beside our own launcher, or a process of its own on each host of a run that another started.
 LAUNCHER, HOST_PREFIX = "launcher", "host-"
@@ -81,6 +84,22 @@ class Tail:
         """One line for each thing that could not be read."""
         return [f"{self._path.name}: {problem}" for problem in self._problems] + self._names.problems
 
+    def skip(self, find_first: Callable[[np.ndarray[Any, Any]], int]) -> int:
+        """Leaves out the records before the one that ``find_first`` chooses among all that are in the file by now,
+        which it gets mapped and not read; returns how many. None are left out of a file that cannot be read, or that
+        was compacted.
+        """
+        try:
+            self._layout = self._layout or self._read_layout()
+            count = 0 if self._layout is None else self._count(self._layout)
+            if self._layout is None or count <= 0:
+                return 0
+            skipped = find_first(self._map(self._layout, count))
+        except (FormatError, OSError):  # the next reading says so
+            return 0
+        self._records += skipped
+        return skipped
+
     def read_new(self) -> Table:
         """The complete records written since the last call; none is an empty table, and so is no file."""
         try:
@@ -106,7 +125,7 @@ class Tail:
         return None if decoded is None else _Layout(*decoded)
 
     def _read(self, layout: _Layout) -> Table:
-        count = (self._path.stat().st_size - layout.head_bytes) // layout.dtype.itemsize - self._records
+        count = self._count(layout)
         if count < 0:
             raise FormatError(f"became shorter than the {self._records} records that were read already")
         data = self._load(layout, count)
@@ -120,11 +139,21 @@ class Tail:
         self._records += count
         return Table(self._record_class, data, layout.fields, self._names)
 
+    def _count(self, layout: _Layout) -> int:
+        """Complete records that were not read yet."""
+        return (self._path.stat().st_size - layout.head_bytes) // layout.dtype.itemsize - self._records
+
     def _load(self, layout: _Layout, count: int) -> np.ndarray[Any, Any]:
-        offset = layout.head_bytes + self._records * layout.dtype.itemsize
         if count * layout.dtype.itemsize > _MAP_BYTES:
-            return np.asarray(np.memmap(self._path, layout.dtype, mode="r", offset=offset, shape=(count,)))
-        return np.fromfile(self._path, layout.dtype, count=count, offset=offset)
+            return self._map(layout, count)
+        return np.fromfile(self._path, layout.dtype, count=count, offset=self._offset(layout))
+
+    def _map(self, layout: _Layout, count: int) -> np.ndarray[Any, Any]:
+        mapped = np.memmap(self._path, layout.dtype, mode="r", offset=self._offset(layout), shape=(count,))
+        return np.asarray(mapped)
+
+    def _offset(self, layout: _Layout) -> int:
+        return layout.head_bytes + self._records * layout.dtype.itemsize
 
     def _report(self, problem: str) -> None:
         if problem not in self._problems:
@@ -180,12 +209,15 @@ def retained_records(table: Table, stream: str, events: Sequence[Event], before:
 class RunRecords:
     """All records of one run: its folder ``records/``. What is read stays the same until ``refresh``.
 
-    ``archive`` opens the files that were compacted after the run's end.
+    ``archive`` opens the files that were compacted after the run's end. With ``newest_steps`` only so many of the last
+    steps that a rank wrote are read of the streams that have steps, so that a look at a long run costs what one at a
+    short run does; events, and readings of hosts, are all there.
     """
 
-    def __init__(self, folder: Path, archive: Archive | None = None) -> None:
+    def __init__(self, folder: Path, archive: Archive | None = None, newest_steps: int | None = None) -> None:
         self._folder = folder
         self._archive = archive
+        self._newest_steps = newest_steps
         self._tables: dict[tuple[str, str], tuple[Tail, Table]] = {}
         self._event_tails: dict[str, EventTail] = {}
         self._events: dict[str, list[Event]] = {}
@@ -217,13 +249,24 @@ class RunRecords:
         key = _process(process), stream
         if key not in self._tables:
             tail = Tail(self._folder / f"{key[0]}.{stream}", self._archive)
-            self._tables[key] = tail, self._remaining(tail.read_new(), key)
+            skipped = self._skip_older_steps(tail, key)
+            self._tables[key] = tail, self._remaining(tail.read_new(), key, skipped)
         return self._tables[key][1]
 
-    def _remaining(self, table: Table, key: tuple[str, str]) -> Table:
+    def _skip_older_steps(self, tail: Tail, key: tuple[str, str]) -> int:
+        process, stream = key
+        newest, has_steps = self._newest_steps, "step" in {field.name for field in fields(STREAMS[stream])}
+        if newest is None or not has_steps or not process.startswith(_RANK_PREFIX):
+            return 0
+        if stream == "step":
+            return tail.skip(lambda records: max(0, len(records) - newest))
+        steps = np.ma.getdata(self.table(process, "step").column("step"))
+        return tail.skip(lambda records: _first_of(records, int(steps.min()))) if len(steps) else 0
+
+    def _remaining(self, table: Table, key: tuple[str, str], before: int) -> Table:
         process, stream = key
         return (
-            retained_records(table, stream, self.events(process))
+            retained_records(table, stream, self.events(process), before)
             if process.startswith(_RANK_PREFIX)
             else table
         )
@@ -248,6 +291,20 @@ class RunRecords:
         tables = [problem for tail, _ in self._tables.values() for problem in tail.problems]
         events = [problem for tail in self._event_tails.values() for problem in tail.problems]
         return tables + events + unknown_streams(self._folder)
+
+
+def _first_of(records: np.ndarray[Any, Any], step: int) -> int:
+    """The number of the first record of ``step`` or a later one. Steps that are done again follow later ones; before
+    ``_LOOKED_AT`` records in a row of earlier steps nobody looks.
+    """
+    first = len(records)
+    for stop in range(len(records), 0, -_LOOKED_AT):
+        start = max(0, stop - _LOOKED_AT)
+        places = np.flatnonzero(records["step"][start:stop] >= step)
+        if not len(places):
+            break
+        first = start + int(places[0])
+    return first
 
 
 def is_host(process: str) -> bool:

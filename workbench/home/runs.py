@@ -267,11 +267,11 @@ def _is_abandoned(status: RunStatus) -> bool:
     return time.time() - (status.created_unix or 0.0) > SIGNING_SECONDS
 
 
-def add_numbers_so_far(view: RunView) -> RunView:
-    """The same view, with a summary of the records that are there by now."""
+def add_numbers_so_far(view: RunView, newest_steps: int | None = None) -> RunView:
+    """The same view, with a summary of the records that are there by now, or of those of so many of the last steps."""
     if view.summary is not None:
         return view
-    records = archive.records(view.folder / run_folder.RECORDS)
+    records = archive.records(view.folder / run_folder.RECORDS, newest_steps)
     if view.job is not None:
         return replace(view, summary=summary_of_job(view.folder, records))
     try:

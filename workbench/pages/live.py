@@ -17,12 +17,12 @@ from workbench.pages.widgets.common import (
     home,
     limit_options,
     nothing_yet,
+    recent_summary_of,
     redraw_on_change,
     restore_choice,
     run_rows,
     save_choice,
     study_rows,
-    summary_of,
     thin_snapshot,
 )
 from workbench.pages.widgets.heading import heading
@@ -76,8 +76,9 @@ def _draw(run_id: str) -> None:
     state, ending, reason = runs.ending(records.status)
     header.header(records, state, ending, reason)
     header.stall(records if ending is None else None)
-    summary = summary_of(runs.load(home() / row.id))
-    header.findings(summary)
+    view = runs.load(home() / row.id)
+    summary = recent_summary_of(view)
+    header.findings(summary, goes_on=view.summary is None)
     if summary is not None:
         quality.draw_trained(records.config, summary)
     _between_trials(records, row, study_rows(), follows=run_id == NEWEST)

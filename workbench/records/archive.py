@@ -30,9 +30,9 @@ def open_archive(path: Path, first: int = 0) -> Table | None:
     return ParquetTable(file, min(first, file.rows), file.rows)
 
 
-def records(folder: Path) -> RunRecords:
-    """All records of a run, from its folder ``records/``."""
-    return RunRecords(folder, open_archive)
+def records(folder: Path, newest_steps: int | None = None) -> RunRecords:
+    """All records of a run, from its folder ``records/``, or those of its newest steps."""
+    return RunRecords(folder, open_archive, newest_steps)
 
 
 def tail(path: Path) -> Tail:

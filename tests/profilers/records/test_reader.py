@@ -12,7 +12,7 @@ from profilers.records import reader as tail
 from profilers.records.append_file import pack_frame
 from profilers.records.codec import Field, Header
 from profilers.records.reader import EventTail, RunRecords, Tail
-from profilers.records.schema import StepSample
+from profilers.records.schema import UNDONE_EVENT, StepSample
 from profilers.records.writer import RecordWriter
 from tests.support.samples import comm_sample, gpu_sample, step_sample
 
@@ -215,3 +215,50 @@ def test_names_that_appear_later_are_found(tmp_path: Path) -> None:
         assert reader.read_new().column("axis").tolist() == ["dp"]
         writer.write(comm_sample(axis="cp"))
         assert reader.read_new().column("axis").tolist() == ["cp"]
+
+
+@pytest.mark.parametrize("looked_at", [7, 4096])
+def test_the_newest_steps_and_their_calls_are_read_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_at: int
+) -> None:
+    monkeypatch.setattr(tail, "_LOOKED_AT", looked_at)
+    with RecordWriter(tmp_path, "rank-0") as writer:
+        for step in range(50):
+            writer.write(step_sample(step))
+            for _ in range(3):
+                writer.write(comm_sample(step))
+    records = RunRecords(tmp_path, newest_steps=20)
+    assert steps_of(records.table(0, "step")) == list(range(30, 50))
+    assert steps_of(records.table(0, "comm")) == [step for step in range(30, 50) for _ in range(3)]
+    assert len(RunRecords(tmp_path, newest_steps=90).table(0, "comm")) == 150
+    assert steps_of(RunRecords(tmp_path).table(0, "step")) == list(range(50))
+
+
+def test_newest_steps_that_were_done_again_are_read_once(tmp_path: Path) -> None:
+    """What was undone is told by numbers of records from the beginning of a file."""
+    with RecordWriter(tmp_path, "rank-0") as writer:
+        for step in range(100):
+            writer.write(step_sample(step))
+            writer.write(comm_sample(step))
+        writer.event(UNDONE_EVENT, step=50, records={"step": 100, "comm": 100})
+        for step in range(50, 80):
+            writer.write(step_sample(step))
+            writer.write(comm_sample(step))
+    whole = RunRecords(tmp_path)
+    assert steps_of(whole.table(0, "step")) == list(range(80))
+    for newest, first in ((40, 50), (120, 10)):
+        records = RunRecords(tmp_path, newest_steps=newest)
+        assert steps_of(records.table(0, "step")) == list(range(first, 80))
+        assert steps_of(records.table(0, "comm")) == list(range(first, 80))
+
+
+def test_of_a_long_file_only_the_newest_steps_are_decoded(tmp_path: Path) -> None:
+    path = write_steps(tmp_path, range(1))
+    record_bytes = codec.record_struct(codec.fields_of(StepSample)).size
+    content = path.read_bytes()
+    path.write_bytes(content[:-record_bytes] + 20_000 * content[-record_bytes:])
+    seen: list[int] = []
+    reading = Tail(path)
+    assert reading.skip(lambda records: seen.append(len(records)) or len(records) - 5) == 19_995
+    assert (seen, len(reading.read_new())) == ([20_000], 5)
+    assert Tail(tmp_path / "rank-7.step").skip(lambda records: 1) == 0

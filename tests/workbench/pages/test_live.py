@@ -29,6 +29,7 @@ from tuning.storage.study_folder import STUDIES
 from workbench.figures import steps
 from workbench.pages import live
 from workbench.pages.run.live import header
+from workbench.services import ongoing_runs
 
 
 def ranks_of(run: str) -> Any:
@@ -181,6 +182,15 @@ def test_what_holds_now_is_named_while_the_run_goes_on(home: Path) -> None:
     assert wait_until(lambda: "Bottlenecks over" in texts(visit("live", run=folder.name)))
     app = visit("live", run=folder.name)
     assert any("straggler" in one.value and "the latest" in one.value for one in app.warning)
+
+
+def test_of_a_long_run_the_bottlenecks_are_those_of_its_last_steps(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = home / full_home(home)
+    monkeypatch.setattr(ongoing_runs, "LEAST_STEPS", 30)
+    monkeypatch.setattr(ongoing_runs, "MOST_RECORDS", 0)
+    assert "Bottlenecks over the last 30 measured steps: " in texts(visit("live", run=folder.name))
 
 
 def test_it_leads_to_what_can_be_asked_of_the_run_as_it_stands(home: Path) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from engine.run import run_folder
 from profilers.records.writer import RecordWriter
 from tests.support.samples import step_sample
 from tests.workbench.pages.homes import full_home
 from workbench.home import runs
+from workbench.services import ongoing_runs
 from workbench.services.ongoing_runs import FRESH_SECONDS, RunningSummaries
 
 
@@ -52,3 +55,23 @@ def test_an_ended_run_has_its_own(home: Path) -> None:
     full_home(home)
     ended = next(view for folder in runs.run_folders(home) if (view := runs.load(folder)).summary)
     assert RunningSummaries().summary(ended) is ended.summary
+
+
+def test_a_recent_summary_is_that_of_the_last_steps(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the whole one of a run that recorded nothing before."""
+    view = runs.load(home / full_home(home))
+    whole = RunningSummaries().summary(view)
+    assert whole is not None and whole.measured_steps > 20
+    monkeypatch.setattr(ongoing_runs, "LEAST_STEPS", 20)
+    monkeypatch.setattr(ongoing_runs, "MOST_RECORDS", 0)
+    recent = RunningSummaries(recent=True).summary(view)
+    assert recent is not None
+    assert (recent.measured_steps, len(recent.losses)) == (20, 20)
+    assert recent.losses == whole.losses[-20:]
+    assert recent.step_samples == pytest.approx(whole.step_samples[-20:])
+    assert recent.first_step == whole.first_step + len(whole.losses) - 20
+    assert {(row.axis, row.operation): row.bytes for row in recent.communication} == pytest.approx(
+        {(row.axis, row.operation): row.bytes for row in whole.communication}
+    )
+    monkeypatch.setattr(ongoing_runs, "LEAST_STEPS", 10_000)
+    assert RunningSummaries(recent=True).summary(view) == whole

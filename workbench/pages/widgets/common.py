@@ -60,13 +60,18 @@ def thin_snapshot(run_id: str) -> Snapshot:
 
 
 @st.cache_resource
-def _running() -> RunningSummaries:
-    return RunningSummaries()
+def _running(*, recent: bool) -> RunningSummaries:
+    return RunningSummaries(recent=recent)
 
 
 def summary_of(view: RunView) -> RunSummary | None:
     """A run's summary, or that of its records so far; made once for all browsers."""
-    return _running().summary(view)
+    return _running(recent=False).summary(view)
+
+
+def recent_summary_of(view: RunView) -> RunSummary | None:
+    """The same, for a page that stays open for hours: of a run that goes on it is of its last steps."""
+    return _running(recent=True).summary(view)
 
 
 @st.cache_resource

@@ -20,6 +20,7 @@ from workbench.pages.navigation import PAGES
 from workbench.pages.widgets.common import backend_note, badge, icon_note, metrics, table_height
 from workbench.records.columns import Array, Columns, common_steps, rows_of
 from workbench.records.live_snapshot import Snapshot
+from workbench.services.ongoing_runs import newest_steps
 from workbench.text import run as run_text
 from workbench.text import words
 
@@ -84,8 +85,8 @@ def stall(snapshot: Snapshot | None) -> None:
             st.caption(RULE)
 
 
-def findings(summary: RunSummary | None) -> None:
-    """What the run is bound by so far, who holds up the others, and what holds now and not for all of it."""
+def findings(summary: RunSummary | None, *, goes_on: bool) -> None:
+    """What the run is bound by so far, or lately, who holds up the others, and what holds now and not for all of it."""
     if summary is None or not summary.findings:
         return
     names = [
@@ -93,7 +94,8 @@ def findings(summary: RunSummary | None) -> None:
         + ("" if verdict.share is None else f" {words.percent(verdict.share)}")
         for verdict in summary.verdicts
     ]
-    steps = f"{summary.measured_steps:,} measured steps"
+    is_recent = goes_on and len(summary.losses) >= newest_steps(summary.world_size or 1)
+    steps = f"{'the last ' if is_recent else ''}{summary.measured_steps:,} measured steps"
     parts = run_text.waits(summary, run_text.share_of_step(summary))
     waits = f" Waits for communication over these: {parts}." if parts else ""
     icon_note("lightbulb", f"Bottlenecks over {steps}: {', '.join(names)}.{waits}")
