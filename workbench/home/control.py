@@ -40,7 +40,7 @@ def check_values(folder: Path, texts: list[str]) -> dict[str, Any]:
     """
     if not texts:
         raise InputError("set", None, "give at least one key, for example compression.ratio=0.01")
-    values = assignments(texts)
+    values = assignments(texts, "set")
     check(folder, values)
     return values
 
@@ -109,7 +109,7 @@ def arguments_of(target: Target, action: str, values: list[str]) -> dict[str, An
     if action == commands.SET:
         return check_values(target.folder, values)
     if action in commands.TURNING:
-        return _turning_arguments(target.folder, values)
+        return _turning_arguments(target.folder, action, values)
     if action == commands.EVALUATE:
         return _nothing(action, values)
     if action in commands.STEPS:
@@ -121,7 +121,7 @@ def _of_study(action: str, values: list[str]) -> dict[str, Any]:
     if example := Action[action.upper()].example:
         if not values:
             raise InputError(action, None, f"give at least one key, for example {example}")
-        return assignments(values)
+        return assignments(values, action)
     if action == "unpin":
         if not values or any("=" in value for value in values):
             raise InputError(action, " ".join(values), "give keys without values, for example parallel.tp")
@@ -137,7 +137,7 @@ def _of_study(action: str, values: list[str]) -> dict[str, Any]:
     if action == "check":
         if any("=" not in value for value in values):
             raise InputError("check", " ".join(values), _OF_A_CHECK)
-        steps = _steps(new_values := assignments(values))
+        steps = _steps(new_values := assignments(values, action))
         if new_values:
             raise InputError("check", " ".join(values), _OF_A_CHECK)
         return steps
@@ -152,9 +152,9 @@ def _steps(values: dict[str, Any]) -> dict[str, Any]:
     return {} if steps is None else {"steps": steps}
 
 
-def _turning_arguments(folder: Path, values: list[str]) -> dict[str, Any]:
+def _turning_arguments(folder: Path, action: str, values: list[str]) -> dict[str, Any]:
     """Keys and values, if any, and after how many steps the loss is taken."""
-    new_values = assignments(values)
+    new_values = assignments(values, action)
     steps = _steps(new_values)
     if new_values:
         check(folder, new_values)

@@ -229,13 +229,14 @@ def study_of_command(
     return file
 
 
-def assignments(texts: list[str]) -> dict[str, Any]:
-    """``["parallel.tp=2"]`` as dotted keys and values; a value is read as YAML.
+def assignments(texts: list[str], asked_as: str = "--set") -> dict[str, Any]:
+    """``["parallel.tp=2"]`` as dotted keys and values; a value is read as YAML. ``asked_as`` is what they are called
+    where somebody wrote them.
 
     Raises:
         InputError: a text has no ``=``, or its value is not valid YAML.
     """
-    return dict(_assignment(text) for text in texts)
+    return dict(_assignment(text, asked_as) for text in texts)
 
 
 def set_dotted(tree: dict[str, Any], key: str, value: Any) -> None:
@@ -258,10 +259,10 @@ def set_dotted(tree: dict[str, Any], key: str, value: Any) -> None:
         set_dotted(inner, name, value)
 
 
-def _assignment(text: str) -> tuple[str, Any]:
+def _assignment(text: str, asked_as: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise InputError("--set", text, "write it as key=value, for example parallel.tp=2")
+        raise InputError(asked_as, text, "write it as key=value, for example parallel.tp=2")
     try:
         return key.strip(), yaml.load(value, StrictLoader)
     except yaml.YAMLError as error:

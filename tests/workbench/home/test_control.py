@@ -155,7 +155,8 @@ def test_what_makes_no_sense(own_home: Furnished, command: Run) -> None:
     command("control", "quickstart", "kill").refused("kill", "number of one trial")
     command("control", "quickstart", "kill", "x").refused("kill='x'")
     command("control", "quickstart", "enqueue").refused("enqueue", "at least one key")
-    command("control", "quickstart", "enqueue", "tp").refused("key=value")
+    command("control", "quickstart", "enqueue", "tp").refused("enqueue='tp'", "key=value")
+    command("control", own_home.live, "set", "nonsense").refused("set='nonsense'", "key=value")
     command("control", "quickstart", "pause", "now").refused("pause='now'", "takes no arguments")
     assert pending_commands(study(own_home), ()) == []
 

@@ -101,7 +101,7 @@ def _check_config(origin: str, text: str, imported: dict[str, Any] | None) -> tu
             tree = imported
         else:
             tree = {} if origin == USUAL else read_tree(home() / origin / run_folder.CONFIG, "config")
-        for key, value in assignments(lines).items():
+        for key, value in assignments(lines, "changes").items():
             set_dotted(tree, key, value)
         return check_tree(tree, import_workload=False), ""
     except WorkbenchError as error:

@@ -119,7 +119,9 @@ def _changed_base(imported: ImportResult, text: str) -> dict[str, Any] | None:
     """The file's settings with the changes; None, and a line that says why, where those cannot be read."""
     base = importing.tree(imported.values)
     try:
-        for key, value in assignments([line.strip() for line in text.splitlines() if line.strip()]).items():
+        for key, value in assignments(
+            [line.strip() for line in text.splitlines() if line.strip()], "changes"
+        ).items():
             set_dotted(base, key, value)
     except InputError as error:
         wrong_value(str(error))

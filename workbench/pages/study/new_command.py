@@ -291,7 +291,8 @@ def _source() -> dict[str, Any]:
 def _with_more(tree: dict[str, Any], extra_lines: str) -> dict[str, Any] | None:
     """With what was typed beside it."""
     try:
-        for key, value in assignments([line for line in extra_lines.splitlines() if line.strip()]).items():
+        lines = [line for line in extra_lines.splitlines() if line.strip()]
+        for key, value in assignments(lines, "anything else").items():
             set_dotted(tree, key, value)
     except InputError as error:
         st.error(words.escape(str(error)), icon=":material/error:")
