@@ -77,13 +77,15 @@ class JoinedSteps:
         return JoinedSteps(self.ranks, self.steps[wanted], columns)
 
 
-def join_steps(tables: dict[int, Table]) -> JoinedSteps:
-    """Joins the ``step`` tables of some ranks. If a rank recorded a step twice, the later record counts."""
+def join_steps(tables: dict[int, Table], names: Sequence[str] = _FIELDS) -> JoinedSteps:
+    """Joins the ``step`` tables of some ranks: all fields, or those named, for a long run has hundreds of bytes a step.
+    If a rank recorded a step twice, the later record counts.
+    """
     tables = {rank: table for rank, table in sorted(tables.items()) if len(table)}
     columns = {rank: np.asarray(table.column("step")) for rank, table in tables.items()}
     steps = np.unique(np.concatenate([*columns.values(), np.empty(0, np.int64)]).astype(np.int64))
     places = {rank: np.searchsorted(steps, column) for rank, column in columns.items()}
-    values = {name: _join_column(name, tables, places, len(steps)) for name in _FIELDS}
+    values = {name: _join_column(name, tables, places, len(steps)) for name in names}
     return JoinedSteps(list(tables), steps, values)
 
 

@@ -70,7 +70,8 @@ def timeline_of(folders: Sequence[Path]) -> Timeline:
     lost_by_step, undone_by_step = defaultdict[int, float](float), defaultdict[int, float](float)
     for folder in folders:
         records = RunRecords(folder / run_folder.RECORDS)
-        aligned = _whole(join_steps({rank: records.table(rank, "step") for rank in records.ranks()}))
+        tables = {rank: records.table(rank, "step") for rank in records.ranks()}
+        aligned = _whole(join_steps(tables, ("step_seconds", "between_seconds")))
         if not len(aligned.steps):
             continue
         first = int(aligned.steps[0])
