@@ -9,6 +9,7 @@ from workbench.services.access import AccessMiddleware
 from workbench.services.page_server import rules
 
 heap.limit()
+heap.collect_seldom()
 app = st.App(
     "workbench/pages/main.py",
     routes=ROUTES,

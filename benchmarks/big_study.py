@@ -29,6 +29,7 @@ from workbench.figures import study
 from workbench.figures.search.downsampling import downsample
 from workbench.figures.study import trial_series
 from workbench.home.store import Store
+from workbench.records import heap
 from workbench.text.study import all_rows, as_csv, window
 
 SIZES = (1_000, 3_000, 10_000)
@@ -66,6 +67,7 @@ def command(home: Path, *arguments: str) -> Took:
 
 def page(big: Big) -> dict[str, Took]:
     """What a page calls, first and with each further trial."""
+    heap.collect_seldom()  # as the page's process does
     followed, store = FollowedStudies().study(big.folder), Store(big.home)
     found = {"page: first look at the study": took(followed.snapshot)}
     found["page: a refresh, nothing new"] = took(followed.snapshot)

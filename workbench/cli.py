@@ -5,7 +5,6 @@ Keeps the traceback of an error that nobody expected.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import tempfile
@@ -33,6 +32,7 @@ from workbench.commands import (
 )
 from workbench.commands.options import command_with_names
 from workbench.home.settings import HOME_VARIABLE, JOBS, home_folder
+from workbench.records import heap
 from workbench.text.output import say
 
 
@@ -53,9 +53,6 @@ def keep_traceback(error: BaseException) -> Path:
 
 
 GOOD, ENDED_BADLY, WRONG_INPUT = 0, 1, 2
-#: So many new objects before Python looks for cycles among them. At its own 700 a study of 10,000 trials, which is read
-#: once and kept, is looked through so often that a seventh of a command's time goes into it.
-_ALLOCATIONS = 50_000
 _HELP = (
     "Measure which parallel layout, compression and overlap train a model fastest on this machine, and why."
 )
@@ -119,7 +116,7 @@ def global_options(
 
 def main() -> None:
     """The console script."""
-    gc.set_threshold(_ALLOCATIONS)
+    heap.collect_seldom()
     sys.exit(run(sys.argv[1:]))
 
 
