@@ -21,6 +21,8 @@ from tuning.spec.trainers.invocation import FIELD, Invocation, apply_arguments
 from tuning.spec.trainers.registry import kind_of
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
+#: What of a shell's script looks at its arguments.
+_HANDS_ON = re.compile(r"\$\{?[@*1-9]|\bshift\b|\bgetopts\b")
 #: A study of a command has these where its file does not say.
 _USUAL_BASE: dict[str, dict[str, Any]] = {"train": {"validation_batches": 0}, "batch": {"micro_batch": 1}}
 
@@ -161,6 +163,7 @@ def study_of_command(document: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError("space", None, _nothing(tuned))
     base["trainer"] = _values(tuned, space, base.get("trainer") or {})
     _check_today(tuned, base["trainer"])
+    _check_handed_on(tuned, space)
     for name, usual in _USUAL_BASE.items():
         base[name] = usual | (base.get(name) or {})
     knows_tokens = _with_tokens(tuned, base)
@@ -191,6 +194,19 @@ def _check_today(tuned: TunedCommand, values: Mapping[str, Any]) -> None:
             tuned.today.text,
             f"cannot run as it stands: {why}; mend the command, which is the baseline",
         )
+
+
+def _check_handed_on(tuned: TunedCommand, space: Mapping[str, Any]) -> None:
+    """A shell's script that looks at none of its arguments cannot hand them to the trainer."""
+    today = tuned.with_values({})
+    if not today.is_shell or not today.script or _HANDS_ON.search(today.script):
+        return
+    for key, values in space.items():
+        tried = values if isinstance(values, list) else [_first(values), values.get("high")]
+        if any(tuned.with_values({key.removeprefix(PREFIX): value}).words != today.words for value in tried):
+            why = f"no value of {key} would reach the trainer: {today.program} hands none on"
+            remedy = f'{why}; write "$@" at the end of the line in it that starts the trainer'
+            raise InputError(FIELD, tuned.today.text, remedy)
 
 
 def _first(values: Any) -> Any:

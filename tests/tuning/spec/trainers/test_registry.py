@@ -253,6 +253,28 @@ def test_what_a_shell_s_script_hides_is_asked_for(tmp_path: Path) -> None:
         parse({"name": "s", "trainer": {"command": "bash go.sh", "directory": str(tmp_path)}})
 
 
+@pytest.mark.parametrize(
+    ("text", "reaches"),
+    [
+        ("torchrun --nproc-per-node 2 train.py --block 8\n", False),
+        ('torchrun --nproc-per-node 2 train.py --block 8 "$@"\n', True),
+        ("python train.py --block ${1}\n", True),
+    ],
+)
+def test_a_shell_s_script_has_to_hand_values_on(tmp_path: Path, text: str, reaches: bool) -> None:
+    (tmp_path / "go.sh").write_text(text)
+    section = {"command": "bash go.sh", "directory": str(tmp_path)}
+    document = {"name": "s", "trainer": section, "space": {"trainer.block": [8, 16]}}
+    if reaches:
+        assert parse(document).command is not None
+        return
+    with pytest.raises(
+        InputError, match=r"no value of trainer\.block would reach the trainer: go\.sh hands none on"
+    ):
+        parse(document)
+    assert parse(document | {"space": {"trainer.omp_threads": [1, 2]}}).command is not None  # a variable does
+
+
 def test_threads_are_a_variable_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     found = tuned("torchrun --nproc-per-node 2 train.py")
