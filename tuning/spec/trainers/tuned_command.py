@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,31 @@ class TunedCommand:
         """What the kind knows of a name; a file that says itself what it is called is believed."""
         argument = None if name in self._options else self.kind.argument(name)
         return argument if argument is not None and argument.value_of(self.today) is not None else None
+
+
+def baseline_words(section: Mapping[str, Any], values: Mapping[str, Value]) -> str:
+    """What trial 0 is, whose ``values`` these are: the command, or that with an option that it does not have today."""
+    return _baseline_words(
+        str(section.get("command", "")),
+        str(section.get("directory") or ""),
+        str(section.get("kind") or "auto"),
+        tuple((section.get("arguments") or {}).items()),
+        tuple(values.items()),
+    )
+
+
+@lru_cache(maxsize=64)
+def _baseline_words(
+    command: str,
+    directory: str,
+    kind: str,
+    arguments: tuple[tuple[str, str], ...],
+    values: tuple[tuple[str, Value], ...],
+) -> str:
+    section = {"command": command, "directory": directory, "kind": kind, "arguments": dict(arguments)}
+    tuned = TunedCommand(section)
+    added = [f"{name}={value}" for name, value in values if tuned.has(name) is None]
+    return f"the command with {' '.join(added)}" if added else "the command as it is"
 
 
 def name_of(section: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from tuning.execution.command.trial import put_in_place
 from tuning.spec.study_file import parse
 from tuning.spec.trainers import registry
 from tuning.spec.trainers.facts import Argument, TrainerKind, line
-from tuning.spec.trainers.tuned_command import TunedCommand
+from tuning.spec.trainers.tuned_command import TunedCommand, baseline_words
 
 MEGATRON = (
     "torchrun --nproc-per-node 4 pretrain_gpt.py --num-layers 8 --num-attention-heads 8 --micro-batch-size 2 "
@@ -251,6 +251,18 @@ def test_what_a_shell_s_script_hides_is_asked_for(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match=r"what it starts stands in go\.sh: give that command itself"):
         parse({"name": "s", "trainer": {"command": "bash go.sh", "directory": str(tmp_path)}})
+
+
+def test_what_trial_0_is_with_an_option_that_the_command_does_not_have() -> None:
+    section = {"command": "python train.py --block 8"}
+    assert baseline_words(section, {"block": 8}) == "the command as it is"
+    assert baseline_words(section, {"block": 8, "width": 3}) == "the command with width=3"
+    named = section | {"arguments": {"wide": "--a.b"}}
+    assert baseline_words(named, {"wide": 3}) == "the command with wide=3"
+    assert (
+        baseline_words({"command": "torchrun --nproc-per-node 2 t.py"}, {"omp_threads": 1})
+        == "the command as it is"
+    )
 
 
 @pytest.mark.parametrize(
