@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 from msgspec import UNSET
 
@@ -11,6 +13,7 @@ from tuning.report.study_result import ConfirmationRounds, Entry, Gain, Outlook,
 from tuning.search import budgets
 from tuning.space.points import WORLD_DEGREES
 from tuning.spec.objectives import likelihood, text
+from tuning.spec.trainers.tuned_command import baseline_words
 from tuning.storage.state import StudyState
 
 SEPARATOR = " · "
@@ -99,7 +102,7 @@ def _gain(document: StudyResult, best: Entry, state: StudyState) -> str:
     if gain is None or baseline is None:
         return _no_gain(state) + _lead_words(document)
     file = state.file or {}
-    usual = "the command as it is" if file.get("trainer") else _plain(document.ranks, baseline)
+    usual = _command_words(file) or _plain(document.ranks, baseline)
     live = file.get("live")
     began = (
         "what the run had when this search began" if live and live.get("look") else "what the run began with"
@@ -170,6 +173,12 @@ def gain_text(gain: Gain, yardstick: str, word: str = "faster") -> str:
     if gain.probability is not None and gain.probability >= _SURE_ALONE:
         likely += " (the interval, which holds after every round, is wider than that)"
     return f"undecided: {ratio_text(gain, yardstick)}, {between}{likely}"
+
+
+def _command_words(file: Mapping[str, Any]) -> str:
+    """What the baseline of a study of a command is; empty of any other."""
+    section = file.get("trainer")
+    return baseline_words(section, file.get("base", {}).get("trainer") or {}) if section else ""
 
 
 def _not_told(document: StudyResult) -> str:

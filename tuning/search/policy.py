@@ -16,6 +16,7 @@ from tuning.search.budgets import exhausted_budget, is_spent, no_room_again
 from tuning.space.first_tries import Tries, automatic_point, first_tries, fitting_tries
 from tuning.space.points import Point, point_key
 from tuning.spec.study_file import StudyFile
+from tuning.spec.trainers.tuned_command import baseline_words
 from tuning.storage import effective_config
 from tuning.storage.state import CHECK, StudyState, Trial
 
@@ -72,7 +73,7 @@ def next_step(
 
 def _baseline_words(file: StudyFile) -> str:
     if file.trainer is not None:
-        return "the command as it is"
+        return baseline_words(file.trainer.model_dump(mode="json"), file.config.trainer)
     return "plain data parallel" if file.live is None else "what the run begins with"
 
 

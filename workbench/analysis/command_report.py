@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class CommandReport:
     """``trainer`` is the kind that was recognised, ``today`` the command as it was given, ``best`` with the values of
-    the best trial; None while there is none. What stands in JSON files is in ``files``, by the path in the command.
+    the trial that the study recommends; None while there is none. What stands in JSON files is in ``files``, by the
+    path in the command.
     """
 
     trainer: str
@@ -33,9 +34,10 @@ def report_command(file: StudyFile | None, result: StudyResult) -> CommandReport
         return None
     command = file.command
     report = CommandReport(command.kind.title, command.today.text, command.directory)
-    if result.best is None:
+    chosen = result.recommended or result.best
+    if chosen is None:
         return report
-    best = command.with_values(file.search_space.config(result.best.config).trainer)
+    best = command.with_values(file.search_space.config(chosen.config).trainer)
     files = {word: dict(tree) for word, tree in best.files.items() if tree != command.today.files.get(word)}
     return CommandReport(report.trainer, report.today, report.directory, best.text, files or None)
 

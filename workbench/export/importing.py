@@ -78,8 +78,11 @@ def read_text(
     document = usual | parsed
     ranks_of_file = form.ranks(document)
     count = ranks or ranks_of_file or 1
-    values = form.settings(document, count)
-    values = deepspeed.apply(values, count) if deepspeed is not None else values
+    own = form.settings(document, count)
+    if deepspeed is not None and not ranks and not ranks_of_file and (found := deepspeed.ranks()):
+        count = found
+        own = form.settings(document, count)
+    values = deepspeed.apply(own, count) if deepspeed is not None else own
     if ranks and ranks_of_file and ranks != ranks_of_file:
         raise InputError("--ranks", ranks, f"the file is for {several(ranks_of_file, 'ranks')}; leave it out")
     values = {
@@ -95,7 +98,7 @@ def read_text(
         raise InputError(problem.field, problem.value, remedy) from None
     package = documents.read_format(form.name)["package"]
     left_out = form.unread(parsed, usual, count, config)
-    left_out |= deepspeed.unread(count, config) if deepspeed is not None else {}
+    left_out |= deepspeed.unread(own, count, config) if deepspeed is not None else {}
     return ImportResult(form.name, package, count, config, _with_batch(values), left_out)
 
 

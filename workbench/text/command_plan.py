@@ -9,7 +9,7 @@ from tuning.execution.command.allowance import Allowance
 from tuning.spec.study_file import StudyFile
 from tuning.spec.trainers.command_input import PREFIX
 from tuning.spec.trainers.invocation import FOLDER
-from tuning.spec.trainers.tuned_command import TunedCommand
+from tuning.spec.trainers.tuned_command import TunedCommand, baseline_words
 
 
 def plan(file: StudyFile) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def plan_lines(file: StudyFile) -> list[str]:
     knob_lines = [f"  {knob.key} = {knob}{_today(file, knob.key)}" for knob in file.knobs]
     return [
         f"study {file.name}: {command.kind.title} on {several(ranks, 'ranks')}, aims at {file.objective}",
-        f"trial 0, the command as it is: {readable_command(command.trial_invocation(file.config.trainer).text)}",
+        f"trial 0, {baseline(file)}: {readable_command(command.trial_invocation(file.config.trainer).text)}",
         f"then at most {several(file.trials - 1, 'others')}, {several(train.steps, 'steps')} each, "
         f"{train.warmup} of them warm-up, which turn:",
         *_time(file),
@@ -48,6 +48,12 @@ def plan_lines(file: StudyFile) -> list[str]:
         "another space: --set 'space.trainer.NAME=[..]'; steps: --set base.train.steps=N; "
         "time: --set budget.wall_seconds=600",
     ]
+
+
+def baseline(file: StudyFile) -> str:
+    """What trial 0 is."""
+    assert file.trainer is not None
+    return baseline_words(file.trainer.model_dump(mode="json"), file.config.trainer)
 
 
 def _seconds_each(file: StudyFile) -> float | None:
@@ -76,4 +82,6 @@ def readable_command(text: str) -> str:
 
 
 def _today(file: StudyFile, key: str) -> str:
-    return f", today {file.config.trainer[key.removeprefix(PREFIX)]}"
+    name = key.removeprefix(PREFIX)
+    when = "today" if _command(file).has(name) is not None else "not in it today, and in trial 0"
+    return f", {when} {file.config.trainer[name]}"

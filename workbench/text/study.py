@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tuning.search.budgets import BudgetRow
 
 _MOST_LISTED = 8
+#: A budget of which so much was used is used up.
+_USED_UP = 0.95
 _ENDED = {
     "trials": "the trials are used up",
     "wall_seconds": "the time is used up",
@@ -38,8 +40,16 @@ def budget(result: StudyResult) -> str:
     if not result.budget or set(limited_rows) <= {"trials"}:
         return ""
     parts = [_budget_text(name, row, result) for name, row in limited_rows.items()]
-    ended = _ENDED.get(result.budget.stopped_by or "")
+    ended = _ended(result.budget.stopped_by or "", limited_rows)
     return "; ".join(parts) + (f"; the search ended: {ended}" if ended else "")
+
+
+def _ended(stopped_by: str, rows: Mapping[str, BudgetRow]) -> str:
+    """What ended the search. What it kept for a confirmation that was not needed is not used up."""
+    row = rows.get(stopped_by)
+    if row is None or stopped_by == "trials" or row.used >= _USED_UP * (row.limit or 0):
+        return _ENDED.get(stopped_by, "")
+    return "what is left would not do for another trial and its confirmation"
 
 
 def phases(result: StudyResult) -> list[str]:

@@ -45,9 +45,14 @@ _NAMES = {"adamw": "AdamW", "lamb": "Lamb", "SGD": "SGD"}
 def known(used: list[str]) -> dict[str, Any]:
     """Its version, its keys with their types, and their usual values."""
     import deepspeed
+    from deepspeed.runtime.constants import GRADIENT_CLIPPING_DEFAULT
+    from deepspeed.runtime.zero.config import ZeroStageEnum
 
     logging.disable(logging.CRITICAL)
-    usual = {"gradient_clipping": 0.0, "zero_optimization.stage": 0}
+    usual = {
+        "gradient_clipping": GRADIENT_CLIPPING_DEFAULT,
+        "zero_optimization.stage": ZeroStageEnum.disabled.value,
+    }
     return {"package": f"deepspeed {deepspeed.__version__}", "keys": keys(), "usual": usual}
 
 

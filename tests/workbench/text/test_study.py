@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from rich.console import Console
 from scipy import stats
 
@@ -18,6 +19,7 @@ from tests.tuning.analysis.test_confirmation import rerun, searched
 from tests.workbench.conftest import Run
 from tuning.report.result import result
 from tuning.report.study_result import StudyResult
+from tuning.search.budgets import BudgetRow, Budgets
 from tuning.spec.study_file import StudyFile
 from tuning.storage import study_folder
 from tuning.storage.journal import Journal
@@ -143,3 +145,13 @@ def test_a_study_of_the_loss_has_a_best_trial_not_a_fastest() -> None:
     document = result(rerun(searched(1000.0, 1500.0), {0: 1000.0, 1: 1500.0}), file)
     assert rounds.confirmation_columns(document)["role"] == ["baseline", "best, recommended"]
     assert "trial 1 is recommended by its value: " in rounds.caption(document)
+
+
+@pytest.mark.parametrize(
+    ("used", "words"), [(253.0, "what is left would not do"), (415.0, "the time is used up")]
+)
+def test_a_budget_is_used_up_only_where_it_is(used: float, words: str) -> None:
+    """A search keeps time for a confirmation, which a baseline that stays ahead does not need."""
+    of_search = Budgets(wall_seconds=BudgetRow(used, 0, 420.0), stopped_by="wall_seconds")
+    said = rounds.budget(replace(result(TIED, FILE), budget=of_search))
+    assert f"the search ended: {words}" in said

@@ -16,7 +16,7 @@ from typing import Any
 from engine.rank.foreign import TOLD
 from tuning.execution.command.event_file import EventFile
 from tuning.spec.terms import StepSource
-from tuning.spec.trainers.facts import Reading, StepLine
+from tuning.spec.trainers.facts import Reading, StepLine, duration
 
 Timed = tuple[float, Reading]
 #: A step of this number or less begins to count anew after one that is so much later: ranks are less apart.
@@ -72,13 +72,13 @@ def reading_of(document: dict[str, Any], step: str = "step", seconds: str = "sec
     if document.get("event", "step") != "step":
         return None
     try:
-        number, duration, loss = document[step], document.get(seconds), document.get("loss")
+        number, took, loss = document[step], document.get(seconds), document.get("loss")
         return Reading(
             int(number),
-            None if duration is None else float(duration),
+            None if took is None else duration(float(took)),
             None if loss is None else float(loss),
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 

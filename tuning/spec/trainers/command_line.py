@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from engine.config.errors import InputError
@@ -30,6 +31,8 @@ _PROMPT = re.compile(r"\A\s*[$>%]\s+")
 _COMMENT, _QUOTED = "\0", "\1"
 #: Around a variable's name until the words are taken apart.
 _FILLED = "\2"
+_SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
+_TEXT = re.compile(r"-[a-z]*c")
 _HOSTS = ("--nnodes", "--num_machines", "--num_nodes")
 
 
@@ -164,6 +167,9 @@ def _check(command: Invocation, text: str) -> None:
                 raise InputError(
                     FIELD, text, f"has {macro}, which is no macro here; known as whole words: {names}"
                 )
+    if _is_shell_text(command.words):
+        remedy = "has its trainer in a text for a shell, where no value can be put; give the command in it by itself"
+        raise InputError(FIELD, text, remedy)
     if command.by_accelerate and command.launcher.has("--cpu") and command.ranks > 1:
         remedy = (
             f"asks for {command.ranks} ranks, and with --cpu this launcher starts one process alone (accelerate 1.15); "
@@ -176,6 +182,13 @@ def _check(command: Invocation, text: str) -> None:
                 f"starts the ranks of one host alone ({flag} {count}); tune on one host, then go to {count}"
             )
             raise InputError(FIELD, text, remedy)
+
+
+def _is_shell_text(words: tuple[str, ...]) -> bool:
+    """``bash -c TEXT`` or ``sh -lc TEXT``, also after what starts other programs, such as env."""
+    return any(
+        word.rpartition("/")[2] in _SHELLS and _TEXT.fullmatch(option) for word, option in pairwise(words)
+    )
 
 
 def _hosts(command: Invocation) -> Iterator[tuple[str, int]]:

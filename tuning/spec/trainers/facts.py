@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 
 from tuning.spec.trainers.invocation import Invocation
 
@@ -13,6 +14,7 @@ Value = bool | int | float | str
 Tokens = tuple[int | None, int | None]
 #: Colours that a terminal would show.
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COMMA = re.compile(r",\d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,8 @@ class Reading:
 @dataclass(frozen=True, slots=True)
 class StepLine:
     """A line of a trainer's output. Groups of the pattern: ``step``; where they are there ``seconds`` or ``ms`` of that
-    step, ``loss``, and the ``total`` of steps. Without a time, the time from line to line is taken.
+    step, ``loss``, and the ``total`` of steps. Without a time, or with one that is none (NaN, 0, a comma in it), that
+    from line to line is taken.
     """
 
     pattern: re.Pattern[str]
@@ -38,14 +41,11 @@ class StepLine:
         match = self.pattern.search(_COLOUR.sub("", line))
         if match is None:
             return None
-        groups = match.groupdict()
-        seconds, ms, loss, total = (groups.get(name) for name in ("seconds", "ms", "loss", "total"))
-        return Reading(
-            step=int(groups["step"].replace(",", "")),
-            seconds=float(seconds) if seconds else float(ms) / 1e3 if ms else None,
-            loss=_number(loss),
-            total=int(total) if total else None,
-        )
+        step, total = (_count(match, name) for name in ("step", "total"))
+        seconds, ms = (_number(match, name) for name in ("seconds", "ms"))
+        if step is None:
+            return None
+        return Reading(step, duration(seconds if ms is None else ms / 1e3), _number(match, "loss"), total)
 
 
 def line(pattern: str) -> StepLine:
@@ -149,8 +149,26 @@ def nearest_values(values: Sequence[int], today: int, most: int = 4) -> list[int
     return sorted(nearest[:most])
 
 
-def _number(text: str | None) -> float | None:
+def duration(seconds: float | None) -> float | None:
+    """A time that a step can have taken; None for any other, as of a first step that has none."""
+    return seconds if seconds is not None and isfinite(seconds) and seconds > 0 else None
+
+
+def _count(match: re.Match[str], group: str) -> int | None:
+    """A whole number, in groups of three or not."""
+    text = match.groupdict().get(group) or ""
     try:
-        return None if text is None else float(text)
+        return int(text.replace(",", ""))
+    except ValueError:
+        return None
+
+
+def _number(match: re.Match[str], group: str) -> float | None:
+    """A number; None where it goes on after a comma, which may part thousands or decimals."""
+    text = match.groupdict().get(group)
+    if text is None or _COMMA.match(match.string, match.end(group)):
+        return None
+    try:
+        return float(text)
     except ValueError:
         return None

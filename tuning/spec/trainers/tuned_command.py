@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from tuning.spec.trainers.invocation import FIELD, Invocation, apply_arguments
 from tuning.spec.trainers.registry import kind_of
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
+#: What of a shell's script looks at its arguments.
+_HANDS_ON = re.compile(r"\$\{?[@*1-9]|\bshift\b|\bgetopts\b")
 #: A study of a command has these where its file does not say.
 _USUAL_BASE: dict[str, dict[str, Any]] = {"train": {"validation_batches": 0}, "batch": {"micro_batch": 1}}
 
@@ -124,6 +126,31 @@ class TunedCommand:
         return argument if argument is not None and argument.value_of(self.today) is not None else None
 
 
+def baseline_words(section: Mapping[str, Any], values: Mapping[str, Value]) -> str:
+    """What trial 0 is, whose ``values`` these are: the command, or that with an option that it does not have today."""
+    return _baseline_words(
+        str(section.get("command", "")),
+        str(section.get("directory") or ""),
+        str(section.get("kind") or "auto"),
+        tuple((section.get("arguments") or {}).items()),
+        tuple(values.items()),
+    )
+
+
+@lru_cache(maxsize=64)
+def _baseline_words(
+    command: str,
+    directory: str,
+    kind: str,
+    arguments: tuple[tuple[str, str], ...],
+    values: tuple[tuple[str, Value], ...],
+) -> str:
+    section = {"command": command, "directory": directory, "kind": kind, "arguments": dict(arguments)}
+    tuned = TunedCommand(section)
+    added = [f"{name}={value}" for name, value in values if tuned.has(name) is None]
+    return f"the command with {' '.join(added)}" if added else "the command as it is"
+
+
 def name_of(section: Mapping[str, Any]) -> str:
     """A study's name that follows from its command: the same one gives the same study.
 
@@ -161,6 +188,7 @@ def study_of_command(document: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError("space", None, _nothing(tuned))
     base["trainer"] = _values(tuned, space, base.get("trainer") or {})
     _check_today(tuned, base["trainer"])
+    _check_handed_on(tuned, space)
     for name, usual in _USUAL_BASE.items():
         base[name] = usual | (base.get(name) or {})
     knows_tokens = _with_tokens(tuned, base)
@@ -191,6 +219,19 @@ def _check_today(tuned: TunedCommand, values: Mapping[str, Any]) -> None:
             tuned.today.text,
             f"cannot run as it stands: {why}; mend the command, which is the baseline",
         )
+
+
+def _check_handed_on(tuned: TunedCommand, space: Mapping[str, Any]) -> None:
+    """A shell's script that looks at none of its arguments cannot hand them to the trainer."""
+    today = tuned.with_values({})
+    if not today.is_shell or not today.script or _HANDS_ON.search(today.script):
+        return
+    for key, values in space.items():
+        tried = values if isinstance(values, list) else [_first(values), values.get("high")]
+        if any(tuned.with_values({key.removeprefix(PREFIX): value}).words != today.words for value in tried):
+            why = f"no value of {key} would reach the trainer: {today.program} hands none on"
+            remedy = f'{why}; write "$@" at the end of the line in it that starts the trainer'
+            raise InputError(FIELD, tuned.today.text, remedy)
 
 
 def _first(values: Any) -> Any:

@@ -13,6 +13,7 @@ from engine.config.errors import InputError
 from workbench.export.mapping import documents
 from workbench.export.mapping.launch import Launch
 from workbench.export.mapping.rows import (
+    DeepspeedFile,
     Document,
     Format,
     Level,
@@ -26,6 +27,10 @@ from workbench.export.mapping.unexpressed import add_common_rows
 
 _FSDP, _MESH, _DEEPSPEED = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_", "deepspeed_config."
 _RESHARD = f"{_FSDP}reshard_after_forward"
+#: What accelerate itself says of DeepSpeed, where no file of DeepSpeed's does.
+_OF_ITS_FILE = ("gradient_accumulation_steps", "gradient_clipping", "zero_stage", "offload_optimizer_device",
+                "offload_param_device", "offload_optimizer_nvme_path", "offload_param_nvme_path",
+                "zero3_save_16bit_model")  # fmt: skip
 #: Of FSDP1, and the stage that each is.
 _STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
 
@@ -226,6 +231,16 @@ def problems(document: Document, ranks: int) -> Iterator[InputError]:
         yield InputError("distributed_type", "MULTI_CPU", remedy)
 
 
+def _beside_deepspeed(document: Document) -> Iterator[InputError]:
+    """Its launcher refuses what DeepSpeed's file has to say."""
+    for key in ("mixed_precision", *(f"{_DEEPSPEED}{name}" for name in _OF_ITS_FILE)):
+        if document.get(key) is not None:
+            remedy = (
+                "is refused by accelerate beside deepspeed_config_file; leave it out, and say it in that file"
+            )
+            yield InputError(key, document[key], remedy)
+
+
 ACCELERATE = Format(
     name="accelerate",
     title="accelerate's launcher: its YAML file",
@@ -239,7 +254,13 @@ ACCELERATE = Format(
     partly=("mixed_precision", "dynamo_config.dynamo_backend"),
     exceeding={f"{_FSDP}sharding_strategy": ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")},
     launch=Launch("accelerate's launcher", "train.py [its arguments]", "your training script", _END),
-    deepspeed_key=f"{_DEEPSPEED}deepspeed_config_file",
+    deepspeed=DeepspeedFile(
+        key=f"{_DEEPSPEED}deepspeed_config_file",
+        says=lambda document, ranks: {"bf16.enabled": document.get("mixed_precision") in ("bf16", "fp8")},
+        insists=False,
+        problems=_beside_deepspeed,
+        batch=False,
+    ),
     test_evidence={"parsed": "by accelerate 1.15.0", "trained": "DDP and FSDP2 on two CPU ranks"},
     ranks=lambda document: document.get("num_processes"),
 )

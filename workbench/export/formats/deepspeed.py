@@ -171,6 +171,8 @@ def _schedule(values: Values) -> Document:
 def _read_schedule(document: Document, ranks: int) -> dict[str, Any]:
     rise, total = document.get(f"{_RISE}warmup_num_steps"), document.get(f"{_RISE}total_num_steps")
     values = {"train.learning_rate_warmup": rise} if isinstance(rise, int) else {}
+    if document.get("scheduler.type") == "WarmupLR":
+        return values | {"train.learning_rate_schedule": learning.CONSTANT}
     kind = _FALLS.get(str(document.get("scheduler.type")))
     if kind is None or not isinstance(total, int):
         return values

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine.config.errors import InputError
-from workbench.export.formats import hf_fsdp
+from workbench.export.formats import hf_deepspeed, hf_fsdp
 from workbench.export.mapping import documents, learning
 from workbench.export.mapping.launch import script_launch
 from workbench.export.mapping.rows import (
@@ -26,7 +26,6 @@ from workbench.export.mapping.rows import (
 from workbench.export.mapping.unexpressed import add_common_rows
 
 _SYNC = "accelerator_config.gradient_accumulation_kwargs.sync_each_batch"
-#: Of a file of DeepSpeed that stands within.
 _KIND, _OF_KIND = "lr_scheduler_type", "lr_scheduler_kwargs."
 #: Its schedules, and what each is here.
 _KINDS = {"constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "polynomial": "linear",
@@ -263,6 +262,6 @@ HF = Format(
     partly=(_KIND, "optim", "optim_args"),
     exceeding=hf_fsdp.EXCEEDING,
     launch=script_launch("a script with Hugging Face's Trainer", '"$1" "$HERE/training_args.json" "${@:2}"'),
-    deepspeed_key="deepspeed",
+    deepspeed=hf_deepspeed.NAMED,
     test_evidence={"parsed": "by transformers 5.23.0", "trained": "DDP and FSDP2 on two CPU ranks"},
 )

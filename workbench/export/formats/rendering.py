@@ -9,6 +9,7 @@ from engine.config.errors import InputError, several
 from engine.config.presets import FIELD, is_decoder
 from workbench.analysis.studies import StudyDocument
 from workbench.export.bundle import Bundle
+from workbench.export.launchers.external_trainer import target_of
 from workbench.export.launchers.torchrun import exports_of, throughput_text
 from workbench.export.mapping import documents, hooks
 from workbench.export.mapping.rows import Format, UnexpressedSetting, ranks_of, settings_of
@@ -43,7 +44,7 @@ def render_format(form: Format, view: RunView, study: StudyDocument | None = Non
     run_source = source(view, study)
     config = run_source.view.config()
     if config.trainer:
-        raise InputError("--to", form.name, "is for runs of this project's models; give trainer")
+        raise InputError("--to", form.name, f"is for runs of this project's models; give {target_of(view)}")
     if not is_decoder(config.model):
         remedy = "is a model of this project's engine, which others do not know; export it to torchrun, slurm or k8s"
         raise InputError(FIELD, config.model.workload, remedy)

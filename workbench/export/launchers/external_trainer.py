@@ -35,6 +35,8 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
     if not values:
         remedy = "is for runs of a trainer that is not this project's, and this run is ours; give torchrun"
         raise InputError("--to", "trainer", remedy)
+    if target_of(view) != "trainer":
+        raise InputError("--to", "trainer", "is for a trainer that is tuned while it goes; give command")
     name = view.labels.get("study") or view.labels.get("live") or ""
     words = {"study": name, "values": VALUES, "variable": FOLDER_VARIABLE, "command": _command(view, name)}
     files = {
@@ -45,10 +47,21 @@ def render(view: RunView, study: StudyDocument | None = None) -> Bundle:
     return Bundle(f"{name or 'run'}-{view.id}", files, frozenset({"run.sh"}))
 
 
-def _command(view: RunView, study: str) -> str:
-    given_file = view.folder.parent / STUDIES / study / STUDY_GIVEN
+def target_of(view: RunView) -> str:
+    """What a run is exported to whose trainer is not this project's: ``command`` if it is a trial of one."""
+    file = _study(view, view.labels.get("study") or "")
+    return "command" if file is not None and file.command is not None else "trainer"
+
+
+def _study(view: RunView, name: str) -> study_file.StudyFile | None:
+    """The file of a study; None if it is gone."""
     try:
-        live = study_file.load(given_file).live
+        return study_file.load(view.folder.parent / STUDIES / name / STUDY_GIVEN)
     except InputError:
-        live = None
+        return None
+
+
+def _command(view: RunView, study: str) -> str:
+    file = _study(view, study)
+    live = file.live if file is not None else None
     return (live.trainer.command if live and live.trainer else None) or _NO_COMMAND

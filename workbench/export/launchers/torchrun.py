@@ -21,6 +21,7 @@ from engine.config.sections import Data, Model
 from tuning.spec.objectives import text
 from workbench.analysis.studies import StudyDocument
 from workbench.export.bundle import Bundle
+from workbench.export.launchers.external_trainer import target_of
 from workbench.export.mapping.rows import UnexpressedSetting
 from workbench.export.provenance import ParentRun, Source, backbone_of, provenance, resume_origin, source
 from workbench.home.runs import RunView
@@ -107,7 +108,7 @@ def render(view: RunView, study: StudyDocument | None = None, target: str = "tor
     """
     run_source = source(view, study)
     if run_source.view.config().trainer:
-        remedy = "trains this project's models, and the run is of another trainer; give trainer"
+        remedy = f"trains this project's models, and the run is of another trainer; give {target_of(view)}"
         raise InputError("--to", target, remedy)
     words = _words(run_source)
     files = {

@@ -156,6 +156,21 @@ class UnexpressedSetting:
 
 
 @dataclass(frozen=True, slots=True)
+class DeepspeedFile:
+    """How a trainer's file names DeepSpeed's: under ``key`` stands its name, or what it holds.
+
+    ``says`` is what the trainer puts in place of "auto", by DeepSpeed's keys; where it ``insists``, it refuses a file
+    that says otherwise. ``problems`` are what it refuses beside one. With a ``batch`` of its own it keeps that.
+    """
+
+    key: str
+    says: Callable[[Document, int], Document]
+    insists: bool
+    problems: Callable[[Document], Iterator[InputError]]
+    batch: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Format:
     """A trainer's file.
 
@@ -165,8 +180,8 @@ class Format:
     refuses it or lets it through; the number of ranks is 0 where it is not known. ``ranks`` reads it from a document
     that says it. ``partly`` are keys of which some values have no setting here, ``exceeding`` values that make one and
     say more than it does. ``launch`` is how it is started, ``test_evidence`` what tests tried with it, by level:
-    *parsed* and *trained*. A file with one of the ``own_suffixes`` is this trainer's, whatever stands in it. Under
-    ``deepspeed_key`` stands DeepSpeed's JSON file, or its name.
+    *parsed* and *trained*. A file with one of the ``own_suffixes`` is this trainer's, whatever stands in it.
+    ``deepspeed`` is how it names a file of DeepSpeed's, if it can.
     """
 
     name: str
@@ -184,7 +199,7 @@ class Format:
     exceeding: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     ranks: Callable[[Document], int | None] = lambda document: None
     own_suffixes: tuple[str, ...] = ()
-    deepspeed_key: str | None = None
+    deepspeed: DeepspeedFile | None = None
 
     def row(self, setting: str) -> Row:
         """The row about a setting."""

@@ -310,7 +310,9 @@ def plan(file: StudyFile) -> None:
     with st.container(border=True, key="new-command-plan"):
         st.markdown("**What will run**")
         directory = words.escape(settings["directory"])
-        st.caption(f"Trial 0, in {directory}: the command as it is, so that its steps can be read.")
+        st.caption(
+            f"Trial 0, in {directory}: {words.escape(command_plan.baseline(file))}, so that its steps can be read."
+        )
         st.code(command_plan.readable_command(settings["first_trial"]), language="bash", wrap_lines=True)
         other_trials = words.several(file.trials - 1, "others")
         aim = KNOWN[settings["objective"]].title.lower()

@@ -23,7 +23,7 @@ from workbench.home.settings import JOBS
 from workbench.pages.widgets import gauge
 from workbench.pages.widgets.common import button_pressed, home, study_rows
 from workbench.services import jobs
-from workbench.text import words
+from workbench.text import command_plan, words
 
 DRAFT = "study.yaml"
 #: How long the page waits for a sign of the study that it started.
@@ -83,7 +83,7 @@ def _check_study(tree: dict[str, Any], plan: Callable[[StudyFile], None]) -> Stu
 def _baseline(file: StudyFile) -> str:
     space = file.search_space
     label = words.escape(space.label(space.baseline[0]))
-    return label if file.trainer is None else f"the command as it is ({label})"
+    return label if file.trainer is None else f"{words.escape(command_plan.baseline(file))} ({label})"
 
 
 def _check_here(file: StudyFile) -> None:

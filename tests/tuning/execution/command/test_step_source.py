@@ -52,6 +52,22 @@ def test_steps_that_come_at_once_share_the_time_since_the_one_before() -> None:
     assert samples(*Lines(kinds).read(told)) == [(0.5, 1), (0.7, 1)]
 
 
+@pytest.mark.parametrize(
+    ("told", "reading"),
+    [
+        ("step 3 in 0.5 s", Reading(3, 0.5)),
+        ("step 3 in 0,5 s", Reading(3)),  # as a locale with decimal commas has it
+        ("step 1,003 in 1,234 s", Reading(1003)),
+        ("step 3 in 0 s", Reading(3)),
+        ("step 3 in ... s", Reading(3)),
+        ("step , in 0.5 s", None),
+    ],
+)
+def test_what_is_no_time_for_sure_is_none(told: str, reading: Reading | None) -> None:
+    """As a pattern of somebody's own takes them; the documentation's is one."""
+    assert line(r"step (?P<step>[\d,]+) in (?P<seconds>[\d.]+)").read(told) == reading
+
+
 def test_bars_of_another_length_are_no_steps() -> None:
     lines = Lines([line(r"(?P<step>\d+)/(?P<total>\d+)")])
     found = lines.read([(1.0, "1/100"), (1.1, "1/7"), (1.2, "2/7"), (2.0, "2/100")])
@@ -66,6 +82,13 @@ def test_bars_of_another_length_are_no_steps() -> None:
         ({"event": "turned", "step": 3}, None),
         ({"seconds": 0.5}, None),
         ({"step": "x"}, None),
+        # What Python's encoder writes of what is no number; a time that no step can have is none.
+        ({"step": 3, "seconds": float("nan")}, Reading(3)),
+        ({"step": 3, "seconds": float("inf")}, Reading(3)),
+        ({"step": 3, "seconds": 0.0}, Reading(3)),
+        ({"step": 3, "seconds": -1}, Reading(3)),
+        ({"step": float("inf")}, None),
+        ({"step": float("nan")}, None),
     ],
 )
 def test_a_document_tells_of_a_step_or_does_not(told: dict[str, object], reading: Reading | None) -> None:

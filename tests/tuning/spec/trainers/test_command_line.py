@@ -81,6 +81,8 @@ def test_what_is_quoted_needs_no_shell(monkeypatch: pytest.MonkeyPatch) -> None:
         ("# nothing\n", "is empty"),
         ("A=1", "is empty"),
         ("", "is empty"),
+        ("bash -c 'torchrun t.py --lr 1'", "in a text for a shell"),
+        ("env A=1 /bin/sh -lc 'python t.py'", "in a text for a shell"),
         ("srun -N 2 torchrun t.py", r"one host alone \(-N 2\)"),
         ("srun --nodes=3 t.py", r"one host alone \(--nodes 3\)"),
     ],

@@ -14,7 +14,7 @@ from tuning.execution.command.trial import put_in_place
 from tuning.spec.study_file import parse
 from tuning.spec.trainers import registry
 from tuning.spec.trainers.facts import Argument, TrainerKind, line
-from tuning.spec.trainers.tuned_command import TunedCommand
+from tuning.spec.trainers.tuned_command import TunedCommand, baseline_words
 
 MEGATRON = (
     "torchrun --nproc-per-node 4 pretrain_gpt.py --num-layers 8 --num-attention-heads 8 --micro-batch-size 2 "
@@ -251,6 +251,40 @@ def test_what_a_shell_s_script_hides_is_asked_for(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match=r"what it starts stands in go\.sh: give that command itself"):
         parse({"name": "s", "trainer": {"command": "bash go.sh", "directory": str(tmp_path)}})
+
+
+def test_what_trial_0_is_with_an_option_that_the_command_does_not_have() -> None:
+    section = {"command": "python train.py --block 8"}
+    assert baseline_words(section, {"block": 8}) == "the command as it is"
+    assert baseline_words(section, {"block": 8, "width": 3}) == "the command with width=3"
+    named = section | {"arguments": {"wide": "--a.b"}}
+    assert baseline_words(named, {"wide": 3}) == "the command with wide=3"
+    assert (
+        baseline_words({"command": "torchrun --nproc-per-node 2 t.py"}, {"omp_threads": 1})
+        == "the command as it is"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reaches"),
+    [
+        ("torchrun --nproc-per-node 2 train.py --block 8\n", False),
+        ('torchrun --nproc-per-node 2 train.py --block 8 "$@"\n', True),
+        ("python train.py --block ${1}\n", True),
+    ],
+)
+def test_a_shell_s_script_has_to_hand_values_on(tmp_path: Path, text: str, reaches: bool) -> None:
+    (tmp_path / "go.sh").write_text(text)
+    section = {"command": "bash go.sh", "directory": str(tmp_path)}
+    document = {"name": "s", "trainer": section, "space": {"trainer.block": [8, 16]}}
+    if reaches:
+        assert parse(document).command is not None
+        return
+    with pytest.raises(
+        InputError, match=r"no value of trainer\.block would reach the trainer: go\.sh hands none on"
+    ):
+        parse(document)
+    assert parse(document | {"space": {"trainer.omp_threads": [1, 2]}}).command is not None  # a variable does
 
 
 def test_threads_are_a_variable_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

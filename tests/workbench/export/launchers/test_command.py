@@ -85,6 +85,19 @@ def test_the_arguments_file_of_a_sweep_is_exported(tmp_path: Path) -> None:
     assert json.loads((out / "arguments.json").read_text()) == {"lr": 0.2}
 
 
+@pytest.mark.parametrize("name", ["torchrun", "k8s", "hf", "trainer"])
+def test_a_trial_of_a_command_goes_to_no_other_target(tmp_path: Path, name: str) -> None:
+    """A script for ``trainer`` would start nothing, as no trial reads values from a file."""
+    section = {"command": "python t.py --lr 0.1", "directory": str(tmp_path)}
+    file = parse({"name": "s", "trainer": section, "space": {"trainer.lr": [0.1, 0.2]}})
+    folder = tmp_path / "home" / STUDIES / "s"
+    folder.mkdir(parents=True)
+    (folder / STUDY_GIVEN).write_text(file.text)
+    run = run_folder.create(tmp_path / "home", file.config, {"study": "s", "trial": "1"})
+    with pytest.raises(InputError, match=rf"--to='{name}'.*give command"):
+        find_target(name).render(runs.load(run), None)
+
+
 def test_a_run_of_something_else_is_refused(tmp_path: Path) -> None:
     file = parse({"name": "s", "ranks": 1})
     run = run_folder.create(tmp_path, file.config, {})
