@@ -71,7 +71,8 @@ class Constants:
 #: prints what another value does to its tables. A block in eager mode is some 60 launches of about 10 us.
 #: ``between_share``: NCCL's large all-reduces over nodes were measured at 0.60 and 0.96 (NVIDIA/nccl issue 812), 0.75
 #: (495), 0.95 (1368), 0.91, 0.80 and 0.86 (nccl-tests issues 100, 160, 175) and 0.94 (stas00/ml-engineering,
-#: network/benchmarks) of the cards' rates: their geometric mean, and in ``FREE`` their standard deviation.
+#: network/benchmarks, its cards taken as 400 Gb/s) of the cards' rates: their geometric mean, and in ``FREE`` their
+#: standard deviation. Excerpts were read; threads about a fault (nccl-tests 152, nccl 837) are left out.
 START = Constants(
     gemm_share=0.78,
     gemm_half_width=150.0,
