@@ -19,6 +19,12 @@ from tuning.predict.model.hardware import Accelerator
 _VALUE = 2  # bytes of a value in 16 bits
 #: Values of a block's forward kept outside of what tp splits, of all of them: two norms, two dropouts, two residuals.
 _UNSPLIT = 0.4
+#: Megatron's fused softmax needs a multiple of so many heads of a micro-batch, and at most so many tokens
+#: (megatron/model/fused_softmax.py of NVIDIA/Megatron-LM commit 0cb36de2d698).
+_FUSED_HEADS, _FUSED_TOKENS = 4, 2048
+#: Without it scores go to fp32, are scaled, masked, summed and come back: four kernels and 32 bytes a score more than
+#: the fused one (6 + 8 + 8 + 8 + 6 for 4). A block has some 60 launches.
+_UNFUSED_BYTES, _UNFUSED_LAUNCHES = 32, 4 / 60
 
 
 class Device(NamedTuple):
@@ -72,10 +78,15 @@ def forward(cases: Cases, device: Device, constants: Constants) -> BlockSeconds:
         (_product(rows, inner, outer, device, constants) for inner, outer in _products(cases)),
         np.zeros(len(cases)),
     )
-    floor = constants.block_seconds * (1 + constants.host_spread * np.log2(cases.tp))
+    floor = launch_floor(cases, constants) * (1 + _UNFUSED_LAUNCHES * _unfused(cases))
     return BlockSeconds(
         products, _attention(cases, device, constants), _elements(cases, device, constants), floor
     )
+
+
+def launch_floor(cases: Cases, constants: Constants) -> Array:
+    """What the launches of a block's forward take the slowest host of a tp group, or those of the head."""
+    return constants.block_seconds * (1 + constants.host_spread * np.log2(cases.tp))
 
 
 def backward(ahead: BlockSeconds) -> BlockSeconds:
@@ -144,9 +155,17 @@ def _attention(cases: Cases, device: Device, constants: Constants) -> Array:
     scores = cases.micro_batch * cases.heads / cases.tp * cases.sequence**2 / cases.cp
     flops = 4 * scores * cases.head_dim
     fused = flops / 2 / (device.peak * constants.attention_share * device.attention)
-    passes = constants.score_passes * _VALUE * scores / (device.bandwidth * constants.memory_share)
+    bytes_ = constants.score_passes * _VALUE + _UNFUSED_BYTES * _unfused(cases)
+    passes = bytes_ * scores / (device.bandwidth * constants.memory_share)
     written = flops / (device.peak * constants.gemm_share * 0.5) + passes
     return np.where(cases.flash > 0, fused, written)
+
+
+def _unfused(cases: Cases) -> Array:
+    """1 where scores that are written cannot have one fused softmax, else 0."""
+    heads = cases.micro_batch * cases.heads / cases.tp
+    refused = (heads % _FUSED_HEADS != 0) | (cases.sequence > _FUSED_TOKENS)
+    return np.where((cases.flash == 0) & refused, 1.0, 0.0)
 
 
 def _elements(cases: Cases, device: Device, constants: Constants) -> Array:

@@ -69,9 +69,14 @@ class Constants:
 #: ``gemm_share`` is held, not fitted: a fit to small models alone would trade it for their launches and extrapolate
 #: to more than a device can do. 0.78 of the peak is what large products reach on an A100; benchmarks/prediction.py
 #: prints what another value does to its tables. A block in eager mode is some 60 launches of about 10 us.
+#: ``between_share``: NCCL's large all-reduces over nodes were measured at 0.60 and 0.96 (NVIDIA/nccl issue 812), 0.75
+#: (495), 0.95 (1368), 0.91, 0.80 and 0.86 (nccl-tests issues 100, 160, 175) and 0.94 (stas00/ml-engineering,
+#: network/benchmarks, its cards taken as 400 Gb/s) of the cards' rates: their geometric mean, and in ``FREE`` their
+#: standard deviation. Excerpts were read; threads about a fault (nccl-tests 152, nccl 837) are left out.
 START = Constants(
     gemm_share=0.78,
     gemm_half_width=150.0,
+    between_share=0.84,
     block_passes=8.0,
     attention_share=0.35,
     block_seconds=6e-4,
@@ -124,7 +129,7 @@ FREE: Mapping[str, float] = {
     "block_seconds": 0.7,
     "host_spread": 0.7,
     "inside_share": 0.15,
-    "between_share": 0.3,
+    "between_share": 0.16,
     "inside_seconds": 1.0,
     "between_seconds": 1.0,
     "hop_seconds": 1.0,

@@ -119,7 +119,7 @@ def block_seconds(cases: Cases, device: Device, constants: Constants) -> tuple[A
 
 def head_seconds(cases: Cases, device: Device, constants: Constants) -> Array:
     """Of one micro-batch's forward through the head, which takes the host as many launches as a block."""
-    floor = compute.forward(cases, device, constants).floor
+    floor = compute.launch_floor(cases, constants)
     return _apply_floor(compute.head_forward(cases, device, constants), floor)
 
 

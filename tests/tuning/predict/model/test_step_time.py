@@ -18,7 +18,7 @@ from tuning.predict.cluster import catalogue
 from tuning.predict.model import compute, network, step_time
 from tuning.predict.model.cases import FULL, SELECTIVE, Cases, bubble_scale, cases_of
 from tuning.predict.model.compute import Device
-from tuning.predict.model.constants import Constants
+from tuning.predict.model.constants import FREE, START, Constants
 from tuning.predict.model.network import Links
 from tuning.predict.model.step_time import Machine
 from tuning.predict.traffic.rank import Pipeline, traffic_of
@@ -201,6 +201,33 @@ def test_a_product_takes_the_longer_of_its_operations_and_its_bytes() -> None:
     assert slow == pytest.approx([bytes_ / 1e9], rel=1e-6)
     both = compute.forward(wide, Device(1e12, 1e9), whole).products
     assert max(fast[0], slow[0]) <= both[0] < fast[0] + slow[0]
+
+
+def test_scores_that_no_fused_softmax_takes_cost_four_kernels_and_their_bytes_more() -> None:
+    """By hand, 16 heads of 1,024 tokens: tp 8 leaves 2 a micro-batch of 1, not the 4 of Megatron's kernel."""
+    alone, enough, flash = (
+        compute.forward(case(tp=8, **more), MACHINE.device, USUAL)
+        for more in ({"micro_batch": 1}, {"micro_batch": 2}, {"micro_batch": 1, "flash": 1})
+    )
+    launches = USUAL.block_seconds * (1 + USUAL.host_spread * 3)
+    assert alone.floor == pytest.approx([launches * 64 / 60])
+    assert enough.floor == flash.floor == pytest.approx([launches])
+    scores = 2 * 1024**2
+    assert alone.attention - enough.attention / 2 == pytest.approx([32 * scores / (2e12 * 0.8)])
+    usual, longer = (
+        compute.forward(case(sequence=sequence), MACHINE.device, USUAL) for sequence in (2048, 2052)
+    )
+    assert longer.floor / usual.floor == pytest.approx([64 / 60])
+    slow = USUAL.put(block_seconds=1.0)
+    assert step_time.head_seconds(case(tp=8, micro_batch=1), MACHINE.device, slow) == pytest.approx(
+        [1 + slow.host_spread * 3]
+    )
+
+
+def test_the_belief_in_a_networks_share_is_the_mean_of_its_sources() -> None:
+    measured = np.log([0.60, 0.96, 0.75, 0.95, 0.91, 0.80, 0.86, 0.94])
+    assert START.between_share == pytest.approx(np.exp(measured.mean()), abs=0.005)
+    assert FREE["between_share"] == pytest.approx(measured.std(ddof=1), abs=0.005)
 
 
 def test_attention_stays_in_16_bits_where_products_are_in_8() -> None:
